@@ -1,0 +1,117 @@
+// Sizes and strides -> the walk that kernels follow. Pure and host-only but for the two PODs, which kernels take by
+// value.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define L1NORM_WALK __host__ __device__ __forceinline__
+#else
+#define L1NORM_WALK inline
+#endif
+
+namespace l1norm {
+
+// Dimensions that are left after merging; TensorIterator's limit.
+constexpr int kMaxDims = 25;
+
+struct Offsets {
+  int64_t input = 0;
+  int64_t output = 0;
+  int64_t denominator = 0;
+};
+
+// A nest of loops, outermost first, with a stride in elements for each operand.
+struct Walk {
+  int dims = 0;
+  int64_t count = 1;
+  int64_t size[kMaxDims] = {};
+  Offsets stride[kMaxDims] = {};
+
+  L1NORM_WALK Offsets at(int64_t index) const {
+    if (dims == 1) return {index * stride[0].input, index * stride[0].output, index * stride[0].denominator};
+    Offsets o;
+    for (int d = dims - 1; d >= 0; --d) {
+      const int64_t next = index / size[d], i = index - next * size[d];
+      o.input += i * stride[d].input;
+      o.output += i * stride[d].output;
+      o.denominator += i * stride[d].denominator;
+      index = next;
+    }
+    return o;
+  }
+};
+
+// rows: where each row starts; row: the elements of one row. A row is what one divisor is for.
+struct Geometry {
+  Walk rows;
+  Walk row;
+
+  // Neighbours in a row are neighbours in memory, in input and output alike.
+  bool unit_stride() const {
+    return row.dims == 0 || (row.dims == 1 && row.stride[0].input == 1 && row.stride[0].output == 1);
+  }
+};
+
+struct Dim {
+  int64_t size;
+  Offsets stride;
+};
+
+// Orders loops by stride (largest outermost) and merges neighbours that one stride describes.
+// False where more than kMaxDims are left.
+inline bool make_walk(Dim* dims, int n, Walk& walk) {
+  walk = Walk{};
+  for (int i = 0; i < n; ++i) walk.count *= dims[i].size;
+  if (walk.count == 0) return true;
+  n = static_cast<int>(std::remove_if(dims, dims + n, [](const Dim& d) { return d.size == 1; }) - dims);
+  std::stable_sort(dims, dims + n, [](const Dim& a, const Dim& b) {
+    return a.stride.output != b.stride.output ? a.stride.output > b.stride.output : a.stride.input > b.stride.input;
+  });
+  for (int i = 0; i < n; ++i) {
+    const Dim& d = dims[i];
+    if (walk.dims > 0) {
+      const int last = walk.dims - 1;
+      const Offsets& outer = walk.stride[last];
+      if (outer.input == d.size * d.stride.input && outer.output == d.size * d.stride.output &&
+          outer.denominator == d.size * d.stride.denominator) {
+        walk.size[last] *= d.size;
+        walk.stride[last] = d.stride;
+        continue;
+      }
+    }
+    if (walk.dims == kMaxDims) return false;
+    walk.size[walk.dims] = d.size;
+    walk.stride[walk.dims] = d.stride;
+    ++walk.dims;
+  }
+  return true;
+}
+
+// reduced[d] tells whether dimension d is summed over; denominators are contiguous in the kept dimensions' order.
+// False where the tensor has more dimensions that do not merge than kernels walk.
+inline bool make_geometry(int rank, const int64_t* sizes, const int64_t* input_strides, const int64_t* output_strides,
+                          const bool* reduced, Geometry& geometry) {
+  constexpr int kMaxRank = 64;  // PyTorch's own limit
+  if (rank > kMaxRank) return false;
+  std::array<Dim, kMaxRank> rows, row;
+  int n_rows = 0, n_row = 0;
+  int64_t denominator_stride = 1;
+  for (int d = rank - 1; d >= 0; --d) {
+    Dim dim{sizes[d], {input_strides[d], output_strides[d], 0}};
+    if (reduced[d]) {
+      row[n_row++] = dim;
+    } else {
+      dim.stride.denominator = denominator_stride;
+      denominator_stride *= sizes[d];
+      rows[n_rows++] = dim;
+    }
+  }
+  std::reverse(rows.begin(), rows.begin() + n_rows);
+  std::reverse(row.begin(), row.begin() + n_row);
+  return make_walk(rows.data(), n_rows, geometry.rows) && make_walk(row.data(), n_row, geometry.row);
+}
+
+}  // namespace l1norm
