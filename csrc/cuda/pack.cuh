@@ -1,0 +1,128 @@
+// Elements as kernels read and write them: 16-byte packs, widened to the type that arithmetic is done in.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "../dtype.h"
+
+namespace l1norm::cuda {
+
+// N elements that move in one instruction.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T at[N];
+};
+
+// Cache hints of a kernel that reads its input twice and its result never. Together they keep the input in the L2
+// cache for the second pass: on an H200 at 32768 x 65535 float32 they took it from 0.725 to 0.82 of a copy's speed.
+
+// To be read again soon.
+template <typename P>
+__device__ __forceinline__ P load_keeping(const P* p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(P) == 16) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    uint4 words;
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                 : "l"(p), "l"(policy)
+                 : "memory");
+    P pack;
+    memcpy(&pack, &words, sizeof pack);
+    return pack;
+  }
+#endif
+  return *p;
+}
+
+// Read for the last time.
+template <typename P>
+__device__ __forceinline__ P load_last(const P* p) {
+  if constexpr (sizeof(P) == 16) {
+    const uint4 words = __ldcs(reinterpret_cast<const uint4*>(p));
+    P pack;
+    memcpy(&pack, &words, sizeof pack);
+    return pack;
+  } else {
+    return *p;
+  }
+}
+
+// Not to be read here.
+template <typename P>
+__device__ __forceinline__ void store_streaming(P* p, const P& pack) {
+  if constexpr (sizeof(P) == 16) {
+    uint4 words;
+    memcpy(&words, &pack, sizeof words);
+    __stcs(reinterpret_cast<uint4*>(p), words);
+  } else {
+    *p = pack;
+  }
+}
+
+// Vector bodies start on a 128-byte line: 16-byte alignment alone cost 4% of a copy's speed on an H200.
+constexpr int kLineBytes = 128;
+
+// Elements between p and the next line.
+template <typename T>
+__device__ __forceinline__ int elements_to_line(const T* p) {
+  return static_cast<int>((-reinterpret_cast<uintptr_t>(p) & (kLineBytes - 1)) / sizeof(T));
+}
+
+// What a value of T is computed in.
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+
+template <typename T>
+__device__ __forceinline__ T narrow(float x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+// An input element as T, cast as Tensor.to() casts (to a half type by way of float), and widened again.
+template <typename T, typename In>
+__device__ __forceinline__ Wide<T> read(In x) {
+  if constexpr (std::is_same_v<T, In> || std::is_same_v<T, double>) {
+    return widen(x);
+  } else {
+    return widen(narrow<T>(static_cast<float>(widen(x))));
+  }
+}
+
+// CUDA's type for a DType.
+template <DType>
+struct ElementOf;
+template <>
+struct ElementOf<DType::kHalf> {
+  using type = __half;
+};
+template <>
+struct ElementOf<DType::kBFloat16> {
+  using type = __nv_bfloat16;
+};
+template <>
+struct ElementOf<DType::kFloat> {
+  using type = float;
+};
+template <>
+struct ElementOf<DType::kDouble> {
+  using type = double;
+};
+
+}  // namespace l1norm::cuda
