@@ -1,0 +1,46 @@
+"""Shapes, strides and dtypes of the operators' results, for tracing."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def _denominator_like(output: Tensor, dim: Sequence[int]) -> Tensor:
+    dims = {d % max(output.dim(), 1) for d in dim}
+    sizes = [1 if not dims or d in dims else size for d, size in enumerate(output.shape)]
+    dtype = torch.float64 if output.dtype is torch.float64 else torch.float32
+    return output.new_empty(sizes, dtype=dtype)
+
+
+@torch.library.register_fake("l1norm::l1_norm")
+def _(
+    input: Tensor,
+    dim: Sequence[int] = (1,),
+    reduction: int = 1,
+    eps: float = 0.0,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    return torch.empty_like(input, dtype=dtype)
+
+
+@torch.library.register_fake("l1norm::l1_norm_with_denominator")
+def _(
+    input: Tensor,
+    dim: Sequence[int] = (1,),
+    reduction: int = 1,
+    eps: float = 0.0,
+    *,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    output = torch.empty_like(input, dtype=dtype)
+    return output, _denominator_like(output, dim)
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    """The operators that write to an argument return nothing and change no shape."""
+
+
+for _name in ("l1_norm.out", "l1_norm_", "l1_norm_with_denominator.out"):
+    torch.library.register_fake(f"l1norm::{_name}", _nothing)
