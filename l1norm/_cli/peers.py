@@ -1,0 +1,71 @@
+"""What the demo times: l1norm, the ways PyTorch offers for the same or a like job, and copies."""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import l1norm
+
+from .exact import Reduction
+
+
+class Contestant(NamedTuple):
+    """One timed way: it reads the input once and writes a result as large, at the least."""
+
+    key: str
+    label: str
+    run: Callable[[], Tensor]
+    #: Which exact result its own is compared with; None where it computes something else.
+    reduction: Reduction | None
+
+
+def reference(x: Tensor) -> Tensor:
+    """Compute the benchmark problem's formula in PyTorch's own operators."""
+    return x / torch.mean(torch.abs(x), dim=1, keepdim=True)
+
+
+def contestants(x: Tensor, buffer: Tensor, model: Callable[[Tensor], Tensor]) -> list[Contestant]:
+    """Every contestant for the input ``x``; ``buffer`` is a result-sized tensor two of them fill.
+
+    On a CPU the memory of a fresh result is mapped page by page while it is written, which costs as
+    much as the work: so a row of ours and a copy that write into ``buffer`` stand beside the rows
+    that allocate, as most contestants do.
+    """
+    found = [Contestant("modelnew", "l1norm.ModelNew", lambda: model(x), "mean")]
+    if x.device.type == "cpu":
+        found.append(Contestant("out", "l1norm.l1_norm(x, out=y)", lambda: l1norm.l1_norm(x, out=buffer), "mean"))
+    found += [
+        Contestant("eager", "eager reference", lambda: reference(x), "mean"),
+        Contestant(
+            "normalize",
+            "F.normalize(x, p=1)",
+            lambda: torch.nn.functional.normalize(x, p=1, dim=1),
+            "sum",
+        ),
+        Contestant("softmax", "softmax(x)", lambda: torch.softmax(x, dim=1), None),
+        Contestant("compile", "torch.compile(reference)", _compiled(x), "mean"),
+        Contestant("copy", "copy: y.copy_(x)", lambda: buffer.copy_(x), None),
+    ]
+    if x.device.type == "cpu":
+        found.append(Contestant("clone", "copy that allocates: x.clone()", lambda: x.clone(), None))
+    return found
+
+
+def _compiled(x: Tensor) -> Callable[[], Tensor]:
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        # torch.compile hands the function back as it is, which would be timed under a wrong name.
+        def disabled() -> Tensor:
+            raise RuntimeError("TORCHDYNAMO_DISABLE is set")
+
+        return disabled
+    made: list[Callable[[Tensor], Tensor]] = []
+
+    def run() -> Tensor:
+        if not made:  # inside the guarded run: making it can fail as well
+            made.append(torch.compile(reference))
+        return made[0](x)
+
+    return run
