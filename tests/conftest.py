@@ -1,0 +1,57 @@
+"""Devices, profiles and clean-up for every test."""
+
+from __future__ import annotations
+
+import gc
+
+import hypothesis
+import pytest
+import torch
+
+import l1norm
+
+hypothesis.settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.load_profile("repeatable")
+
+HAS_CUDA = torch.cuda.is_available() and bool(l1norm._C.build_info()["cuda"])
+DEVICES = ["cpu"] + (["cuda"] if HAS_CUDA else [])
+
+
+def pytest_report_header(config):
+    return f"l1norm: {l1norm._C.build_info()}, devices {DEVICES}"
+
+
+@pytest.fixture(params=DEVICES)
+def device(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def cuda() -> str:
+    if not HAS_CUDA:
+        pytest.skip("no GPU, or the build has no CUDA kernels")
+    return "cuda"
+
+
+@pytest.fixture(autouse=True)
+def leave_things_as_they_were():
+    """Thread count and grad mode belong to the process: a failing test must not leak them."""
+    threads, default = torch.get_num_threads(), torch.get_default_dtype()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(default)
+
+
+@pytest.fixture
+def big_memory():
+    """Frees what a test with tens of gigabytes leaves to the allocator."""
+    yield
+    gc.collect()
+    if HAS_CUDA:
+        torch.cuda.empty_cache()

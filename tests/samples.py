@@ -1,0 +1,82 @@
+"""Inputs that the tests share: rows of several distributions, dtypes, devices, guarded memory."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import torch
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+KINDS = ["randn", "rand", "lognormal", "one_large_many_small"]
+
+
+def generator(*seed) -> torch.Generator:
+    return torch.Generator().manual_seed(zlib.crc32(repr(seed).encode()))
+
+
+def make_rows(kind: str, *shape: int, dtype=torch.float32, device="cpu", seed=0) -> torch.Tensor:
+    """Rows along the last dim; drawn on the CPU, so every device sees the same bits."""
+    g = generator(kind, shape, seed)
+    draw = torch.float64 if dtype is torch.float64 else torch.float32
+    if kind == "randn":
+        x = torch.randn(shape, generator=g, dtype=draw)
+    elif kind == "rand":
+        x = torch.rand(shape, generator=g, dtype=draw)
+    elif kind == "lognormal":
+        x = torch.empty(shape, dtype=draw).log_normal_(0.0, 2.0, generator=g)
+    elif kind == "one_large_many_small":
+        x = torch.randn(shape, generator=g, dtype=draw) * 2.0**-8
+        if x.numel():
+            x[..., shape[-1] // 3] = 2.0**14 + 1
+    else:
+        raise ValueError(kind)
+    if dtype is torch.float16:
+        x = x.clamp(-6e4, 6e4)  # an infinity is a case of its own
+    return x.to(dtype).to(device)
+
+
+def lattice(rows: int, length: int, dtype=torch.float32, device="cpu") -> torch.Tensor:
+    """Signed powers of two in rows whose mean is a power of two: every quotient is exact.
+
+    A row of `length` (a power of two) holds ones but for blocks of (2, 1/2, 1/2, 1, 1, 1, 1, 1)
+    magnitudes 2 + 1/2 + 1/2 + 5 = 8, so its mean is 1; each row has its own power of two besides.
+    """
+    assert length & (length - 1) == 0
+    block = torch.tensor([2, 0.5, 0.5, 1, 1, 1, 1, 1], dtype=torch.float64)
+    row = block.repeat(length // 8) if length >= 8 else torch.ones(length, dtype=torch.float64)
+    g = generator("lattice", rows, length)
+    order = torch.stack([row[torch.randperm(length, generator=g)] for _ in range(rows)])
+    signs = torch.randint(0, 2, (rows, length), generator=g) * 2.0 - 1.0
+    powers = 2.0 ** (torch.arange(rows, dtype=torch.float64).reshape(-1, 1) % 9 - 4)
+    return (order * signs * powers).to(dtype).to(device)
+
+
+class Guarded:
+    """A strided view that lies inside poisoned memory, and the proof that only it was written."""
+
+    def __init__(self, shape, stride, dtype, device, margin: int = 67):
+        reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        empty = 0 in shape
+        self.memory = torch.full((2 * margin + (0 if empty else reach),), 7.0, dtype=dtype).to(device)
+        self.view = self.memory.as_strided(shape, stride, margin)
+        inside = torch.zeros(self.memory.shape, dtype=torch.bool, device=device)
+        inside.as_strided(shape, stride, margin).fill_(True)
+        self.outside = ~inside
+        self.view.fill_(float("nan"))
+
+    def assert_only_the_view_was_written(self) -> None:
+        assert bool((self.memory[self.outside] == 7.0).all()), "memory outside `out` was written"
+
+    def assert_untouched(self) -> None:
+        self.assert_only_the_view_was_written()
+        assert bool(self.view.isnan().all()), "`out` was written"
+
+
+def free_bytes(device: str) -> int:
+    """Memory that a test may count on: the device's free memory, or the machine's."""
+    if device == "cpu":
+        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(facts["MemAvailable"].split()[0]) * 1024
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]

@@ -1,0 +1,163 @@
+"""Errors in units in the last place, against the exact quotient of the same input bits."""
+
+import pytest
+import torch
+from exact import assert_exact, assert_exact_denominator, assert_same_bits
+from samples import DTYPES, KINDS, free_bytes, make_rows
+
+import l1norm
+
+# Every short length, then both sides of the sizes at which a plan or a pack can change.
+SHORT = list(range(1, 70))
+EDGES = sorted({(1 << k) + d for k in range(7, 17) for d in (-1, 0, 1)})
+LONG = [100_000, 131_071, 262_143, 1_000_003]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_short_rows_are_rounded_correctly(kind, device):
+    for length in SHORT:
+        x = make_rows(kind, 3, length, device=device)
+        assert_exact(l1norm.l1_norm(x), x, rounded=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_rows_beside_every_power_of_two_are_rounded_correctly(kind, device):
+    for length in EDGES:
+        x = make_rows(kind, 2, length, device=device)
+        assert_exact(l1norm.l1_norm(x), x, rounded=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", LONG)
+def test_float32_long_rows_are_rounded_correctly(kind, length, device):
+    x = make_rows(kind, 1, length, device=device)
+    assert_exact(l1norm.l1_norm(x), x, rounded=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_rows_of_ten_million_are_rounded_correctly(kind, device):
+    if free_bytes(device) < 2 << 30:
+        pytest.skip("needs 2 GiB")
+    x = make_rows(kind, 1, 10_000_000, device=device)
+    assert_exact(l1norm.l1_norm(x), x, rounded=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_dtypes_stay_within_their_bound(kind, dtype, device):
+    for length in SHORT[::3] + EDGES[::2] + LONG[::2]:
+        x = make_rows(kind, 2 if length < 1000 else 1, length, dtype=dtype, device=device)
+        assert_exact(l1norm.l1_norm(x), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_rows_of_the_headline_shape(dtype, reduction, device):
+    for kind in KINDS:
+        x = make_rows(kind, 5, 65535, dtype=dtype, device=device)
+        assert_exact(l1norm.l1_norm(x, reduction=reduction), x, reduction=reduction)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((257, 33), 0),
+        ((5, 129, 7), 1),
+        ((3, 64, 8, 8), 1),
+        ((3, 65, 7, 9), (1, 2)),
+        ((3, 65, 7, 9), (0, 3)),
+        ((2, 3, 4, 5, 6), (0, 2, 4)),
+        ((2, 3, 4, 5, 6), (1, 3)),
+        ((41, 43), None),
+        ((2, 4099), -1),
+        ((4099, 2), -2),
+    ],
+)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_every_direction(shape, dim, dtype, reduction, device):
+    x = make_rows("lognormal", *shape, dtype=dtype, device=device)
+    y, denominator = l1norm.l1_norm(x, dim, reduction, return_denominator=True)
+    assert_exact(y, x, dim, reduction, rounded=dtype is torch.float32)
+    dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    dims = {d % x.dim() for d in dims}
+    assert denominator.shape == tuple(1 if d in dims else n for d, n in enumerate(shape))
+    assert_exact_denominator(denominator, x, dim, reduction)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_columns_longer_than_a_block(dtype, device):
+    x = make_rows("randn", 70_001, 3, dtype=dtype, device=device)
+    assert_exact(l1norm.l1_norm(x, 0), x, 0, rounded=dtype is torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_eps_clamps_the_divisor(dtype, reduction, device):
+    x = make_rows("randn", 6, 100, dtype=dtype, device=device)
+    x = x * torch.tensor([1.0, 2.0**-4, 2.0**-9, 0.0, 1.0, 8.0], device=device).to(dtype)[:, None]
+    for eps in (2.0**-5, 1.0, 64.0):
+        y, denominator = l1norm.l1_norm(x, 1, reduction, eps, return_denominator=True)
+        assert_exact(y, x, 1, reduction, eps)
+        assert_exact_denominator(denominator, x, 1, reduction, eps)
+        assert bool((denominator >= eps).all())
+        assert bool((y[3] == 0).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("spread", [4, 12])
+def test_magnitudes_of_many_binades(dtype, spread, device):
+    """Small elements in front of large ones: a plain running sum drops them."""
+    exponents = torch.arange(4097) % (2 * spread) - spread
+    x = make_rows("rand", 3, 4097, dtype=torch.float64) * 2.0**exponents
+    x = torch.sort(x, dim=1).values.to(dtype).to(device)
+    assert_exact(l1norm.l1_norm(x), x, rounded=dtype is torch.float32)
+    x = x.flip(1)
+    assert_exact(l1norm.l1_norm(x), x, rounded=dtype is torch.float32)
+
+
+def test_many_small_elements_beside_a_large_one_are_not_lost(device):
+    x = torch.full((1, 65_537), 2.0**-24, device=device)
+    x[0, 0] = 1.0
+    y, denominator = l1norm.l1_norm(x, reduction="sum", return_denominator=True)
+    assert_exact(y, x, reduction="sum", rounded=True)
+    assert denominator.item() == 1.0 + 65_536 * 2.0**-24
+
+
+def test_float64_keeps_what_a_plain_sum_of_doubles_loses(device):
+    x = torch.full((1, 65_537), 2.0**-53, dtype=torch.float64, device=device)
+    x[0, 0] = 1.0
+    y, denominator = l1norm.l1_norm(x, reduction="sum", return_denominator=True)
+    assert_exact(y, x, reduction="sum")
+    assert denominator.item() == 1.0 + 65_536 * 2.0**-53
+
+
+@pytest.mark.parametrize("source", [torch.int32, torch.bool, *DTYPES])
+@pytest.mark.parametrize("target", DTYPES)
+def test_dtype_casts_first(source, target, device):
+    x = make_rows("randn", 7, 333, dtype=torch.float64) * 5
+    x = x.to(source).to(device)
+    y, denominator = l1norm.l1_norm(x, dtype=target, return_denominator=True)
+    cast = x.to(target)
+    expected, divisor = l1norm.l1_norm(cast, return_denominator=True)
+    assert_same_bits(y, expected)
+    assert_same_bits(denominator, divisor)
+    assert_exact(y, cast)
+    out = torch.full_like(cast, float("nan"))
+    assert l1norm.l1_norm(x, dtype=target, out=out) is out
+    assert_same_bits(out, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_cpu_and_cuda_give_the_same_bits(kind, dtype, cuda):
+    shapes = [((9, n), 1) for n in (1, 3, 31, 127, 1000, 4097, 65535)]
+    shapes += [((2, 262_143), 1), ((1, 3_000_001), 1), ((300, 37), 0), ((5, 301, 11), 1)]
+    shapes += [((6, 5, 4, 7), (0, 2)), ((100_003, 5), 0), ((70, 90), None)]
+    for shape, dim in shapes:
+        x = make_rows(kind, *shape, dtype=dtype)
+        for reduction in ("mean", "sum"):
+            y, m = l1norm.l1_norm(x, dim, reduction, return_denominator=True)
+            y_cuda, m_cuda = l1norm.l1_norm(x.to(cuda), dim, reduction, return_denominator=True)
+            assert_same_bits(y_cuda, y)
+            assert_same_bits(m_cuda, m)

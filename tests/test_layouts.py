@@ -1,0 +1,168 @@
+"""Strides: every layout gives the contiguous answer, in the layout of torch.empty_like."""
+
+import itertools
+
+import pytest
+import torch
+from exact import assert_exact, assert_same_bits
+from samples import DTYPES, make_rows
+
+import l1norm
+
+SHAPE = (4, 6, 5, 8)
+
+
+def base(dtype, device, shape=SHAPE):
+    return make_rows("randn", *shape, dtype=dtype, device=device)
+
+
+# name: a view of a (4, 6, 5, 8) tensor
+VIEWS = {
+    "contiguous": lambda t: t,
+    "channels last": lambda t: t.to(memory_format=torch.channels_last),
+    "transposed": lambda t: t.transpose(1, 3),
+    "reversed dims": lambda t: t.permute(3, 2, 1, 0),
+    "rows apart": lambda t: t[:, :, :, :5],
+    "every second element": lambda t: t[..., ::2],
+    "every second of dim 1": lambda t: t[:, ::2],
+    "every third of dim 0": lambda t: t[::3],
+    "offset start": lambda t: t[1:, 1:, 1:, 1:],
+    "one index": lambda t: t[:, 2],
+    "expanded reduced dim": lambda t: t[:, :1].expand(4, 7, 5, 8),
+    "expanded kept dim": lambda t: t[:1].expand(3, 6, 5, 8),
+    "expanded everywhere": lambda t: t[:1, :1, :1, :1].expand(3, 4, 5, 6),
+    "length-1 dims": lambda t: t[:, :, :1, :1],
+    "unsqueezed": lambda t: t.unsqueeze(1),
+    "overlapping windows": lambda t: t.unfold(3, 4, 1),
+    "diagonal": lambda t: t.diagonal(0, 1, 3),
+    "flat": lambda t: t.reshape(8, -1),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_layout_gives_the_contiguous_answer(name, dtype, device):
+    x = VIEWS[name](base(dtype, device))
+    plain = x.contiguous()
+    dims = [*range(x.dim()), (0, 1), (0, -1)] + [(1, 2)] * (x.dim() > 2) + [None]
+    for dim in dims:
+        for reduction in ("mean", "sum"):
+            y, m = l1norm.l1_norm(x, dim, reduction, return_denominator=True)
+            y_plain, m_plain = l1norm.l1_norm(plain, dim, reduction, return_denominator=True)
+            assert_same_bits(y, y_plain)
+            assert_same_bits(m, m_plain)
+    assert_exact(y, x, None, "sum")
+    assert_exact(l1norm.l1_norm(x), x)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("dim", [0, 1, (0, 1), None])
+def test_result_has_the_strides_of_empty_like(name, dim, device):
+    x = VIEWS[name](base(torch.float32, device))
+    expected = torch.empty_like(x)
+    for y in (
+        l1norm.l1_norm(x, dim),
+        l1norm.l1_norm(x, dim, return_denominator=True)[0],
+        l1norm.l1_norm(x.clone().requires_grad_(), dim).detach(),
+    ):
+        assert y.stride() == expected.stride()
+        assert y.storage_offset() == 0
+    y = l1norm.l1_norm(x, dim, dtype=torch.float64)
+    assert y.stride() == torch.empty_like(x, dtype=torch.float64).stride()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_channels_last_stays_channels_last(dtype, device):
+    for shape, memory_format in (
+        ((2, 64, 9, 7), torch.channels_last),
+        ((2, 33, 3, 4, 5), torch.channels_last_3d),
+    ):
+        x = base(dtype, device, shape).to(memory_format=memory_format)
+        y = l1norm.l1_norm(x)
+        assert y.is_contiguous(memory_format=memory_format)
+        assert_exact(y, x, rounded=dtype is torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_permutation_of_memory_and_dims(dtype, device):
+    for order in itertools.permutations(range(3)):
+        shape = [3, 17, 40]
+        inverse = [order.index(d) for d in range(3)]
+        x = base(dtype, device, [shape[d] for d in order]).permute(inverse)
+        assert x.shape == (3, 17, 40)
+        for count in (1, 2, 3):
+            for dims in itertools.permutations(range(3), count):
+                assert_exact(l1norm.l1_norm(x, dims), x, dims)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [5, 16, 100, 1027])
+@pytest.mark.parametrize("gap", [0, 1, 3, 16])
+def test_every_start_and_row_stride(length, gap, dtype, device):
+    """Row starts at every distance from a 16-byte boundary, and row strides of every kind."""
+    data = make_rows("randn", 4, length, dtype=dtype)
+    expected = l1norm.l1_norm(data.to(device))
+    assert_exact(expected, data.to(device))
+    stride = length + gap
+    for offset in range(0, 16):
+        memory = torch.full((offset + 4 * stride,), 3.0, dtype=dtype, device=device)
+        x = memory.as_strided((4, length), (stride, 1), offset)
+        x.copy_(data)
+        assert_same_bits(l1norm.l1_norm(x), expected)
+
+
+def test_lists_and_orders_of_dims_agree(device):
+    x = base(torch.float32, device)
+    expected = l1norm.l1_norm(x, (1, 3))
+    for dim in ([1, 3], (3, 1), (-1, 1), [-3, -1], torch.Size([1, 3])):
+        assert_same_bits(l1norm.l1_norm(x, dim), expected)
+    whole = l1norm.l1_norm(x, None)
+    for dim in ((), [], (0, 1, 2, 3), (-1, -2, -3, -4)):
+        assert_same_bits(l1norm.l1_norm(x, dim), whole)
+    assert_exact(whole, x, None, rounded=True)
+
+
+def test_negative_dims_count_from_the_end(device):
+    x = base(torch.float32, device)
+    for dim in range(4):
+        assert_same_bits(l1norm.l1_norm(x, dim - 4), l1norm.l1_norm(x, dim))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_input_is_never_written(dtype, device):
+    x = base(dtype, device)
+    before = x.clone()
+    for dim in (0, 1, 3, (1, 2), None):
+        l1norm.l1_norm(x, dim, return_denominator=True)
+        l1norm.l1_norm(x[:, ::2], dim)
+    assert_same_bits(x, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_conjugate_and_negative_views(dtype, device):
+    """`.imag` of a conjugate is a view whose memory holds the negated values."""
+    parts = make_rows("randn", 3, 50, 2, dtype=dtype, device=device)
+    negated = torch.view_as_complex(parts).conj().imag
+    assert negated.is_neg()
+    y = l1norm.l1_norm(negated)
+    assert_exact(y, negated.resolve_neg())
+    out = torch.full_like(y, float("nan"))
+    l1norm.l1_norm(negated, out=out)
+    assert_same_bits(out, y)
+
+
+@pytest.mark.parametrize("rank", range(1, 9))
+def test_every_rank(rank, device):
+    x = make_rows("randn", *[2, 3, 2, 1, 2, 2, 3, 2][:rank], device=device)
+    for dim in range(rank):
+        assert_exact(l1norm.l1_norm(x, dim), x, dim, rounded=True)
+    assert_exact(l1norm.l1_norm(x, None), x, None, rounded=True)
+
+
+def test_ranks_beyond_a_fixed_limit(device):
+    """PyTorch allows 64 dims and more, and no two of these merge."""
+    x = make_rows("randn", *[2] * 13, device=device).permute(*range(12, -1, -1))
+    y = l1norm.l1_norm(x, (0, 2, 4, 6, 8, 10, 12))
+    assert_exact(y, x, (0, 2, 4, 6, 8, 10, 12), rounded=True)
+    x = torch.ones([1] * 40 + [4] + [1] * 23, device=device) * 3
+    assert bool((l1norm.l1_norm(x, 40) == 1).all())
