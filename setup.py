@@ -14,6 +14,8 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).resolve().parent
 DEBUG = os.environ.get("DEBUG", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
+# CUDA kernels are built wherever an nvcc is found, unless the environment says L1NORM_CUDA=0.
+WITH_CUDA = os.environ.get("L1NORM_CUDA", "1").upper() not in ("0", "OFF", "NO", "FALSE", "N")
 # What is compiled for where neither TORCH_CUDA_ARCH_LIST nor a GPU says more; the last one as PTX too.
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 
@@ -73,7 +75,7 @@ def architectures(cuda_home):
 
 
 def extension():
-    cuda_home = find_cuda_home()
+    cuda_home = find_cuda_home() if WITH_CUDA else None
     sources = [
         ROOT / "csrc" / "bindings.cpp",
         ROOT / "csrc" / "build_info.cpp",
@@ -91,10 +93,8 @@ def extension():
     nvcc = [*common, "-lineinfo", "-fmad=false", "-Xcompiler=-Wall,-Wextra,-fvisibility=hidden"]
     libraries, library_dirs = [], []
     if cuda_home is None:
-        print(
-            "l1norm: no nvcc found (CUDA_HOME, PATH, /usr/local/cuda): building the CPU part only",
-            file=sys.stderr,
-        )
+        reason = "no CUDA toolkit with an nvcc found (CUDA_HOME, PATH, /usr/local/cuda)" if WITH_CUDA else "L1NORM_CUDA=0"
+        print(f"l1norm: {reason}: building the CPU part only", file=sys.stderr)
     else:
         # Under a CPU build of torch this is None, although BuildExtension compiles .cu files all the same.
         torch_extension.CUDA_HOME = cuda_home

@@ -16,7 +16,7 @@ struct Call {
   const void* input;
   void* output;
   void* denominator;  // one a row, double for double and float otherwise; null where nobody asks
-  Reduction reduction;
+  Count count;
   double eps;
   int32_t device;
   bool fresh_output;  // allocated for this call

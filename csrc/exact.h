@@ -60,29 +60,34 @@ struct Divisor {
 
 L1NORM_HD bool is_finite(double x) { return x - x == 0.0; }
 
-// max(sum / length, eps) or max(sum, eps); NaN stays NaN, as in clamp_min.
-L1NORM_HD Divisor make_divisor(Sum sum, int64_t length, Reduction reduction, double eps) {
-  Divisor d{sum.hi, 0.0, 0};
-  if (is_finite(sum.hi)) {
-    if (sum.hi > 0.0 && sum.hi < 0x1p-900) {
-      sum.hi *= 0x1p256;
-      sum.lo *= 0x1p256;
-      d.hi = sum.hi;
-      d.shift = 256;
-    }
-    double rest = sum.lo;
-    if (reduction == Reduction::kMean) {
-      const double n = static_cast<double>(length), per_element = 1.0 / n;
-      d.hi = sum.hi * per_element;
-      rest = (fma(-d.hi, n, sum.hi) + sum.lo) * per_element;
-    }
-    if (is_finite(d.hi)) {  // a mean over no elements is 0 / 0
-      const double q = d.hi;
-      d.hi = q + rest;
-      d.lo = rest - (d.hi - q);
-    }
+// What sums are divided by to make the divisor: the length for a mean, else 1; and its reciprocal.
+struct Count {
+  double value;
+  double reciprocal;
+};
+
+inline Count make_count(Reduction reduction, int64_t length) {
+  const double value = reduction == Reduction::kMean ? static_cast<double>(length) : 1.0;
+  return {value, 1.0 / value};
+}
+
+// max(sum / count, eps), for a row of Value; NaN stays NaN, as in clamp_min. On a GPU a whole block waits for this.
+template <typename Value>
+L1NORM_HD Divisor make_divisor(Sum sum, Count count, double eps) {
+  constexpr double kScale = 0x1p256;
+  int shift = 0;
+  if (sizeof(Value) == sizeof(double) && sum.hi > 0.0 && sum.hi < 0x1p-900) {
+    sum.hi *= kScale;
+    sum.lo *= kScale;
+    shift = 256;
   }
-  const double least = d.shift == 0 ? eps : eps * 0x1p256;
+  Divisor d{sum.hi * count.reciprocal, 0.0, shift};
+  if (is_finite(d.hi)) {  // not so too for a mean over no elements
+    const double q = d.hi, rest = (fma(-q, count.value, sum.hi) + sum.lo) * count.reciprocal;
+    d.hi = q + rest;
+    d.lo = rest - (d.hi - q);
+  }
+  const double least = shift == 0 ? eps : eps * kScale;
   if (d.hi < least || (d.hi == least && d.lo < 0.0)) d = {eps, 0.0, 0};
   return d;
 }

@@ -114,7 +114,7 @@ struct Operators {
           "device of input, and have the sizes of input with 1 for each reduced dimension");
       c.denominator = denominator->mutable_data_ptr();
     }
-    c.reduction = static_cast<Reduction>(reduction);
+    c.count = make_count(static_cast<Reduction>(reduction), c.geometry.row.count);
     c.eps = eps;
     c.device = input.get_device_index();
     c.fresh_output = fresh_output;

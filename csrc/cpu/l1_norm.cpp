@@ -85,20 +85,17 @@ class ContiguousRows {
   const bool streaming_;
 };
 
-void store_denominator(const Call& c, int64_t row, Divisor m) {
-  if (c.denominator == nullptr) return;
-  const int64_t i = c.geometry.rows.at(row).denominator;
-  if (c.dtype == DType::kDouble) {
-    static_cast<double*>(c.denominator)[i] = rounded(m, double{});
-  } else {
-    static_cast<float*>(c.denominator)[i] = rounded(m, float{});
+template <typename Value>
+Divisor finish_row(const Call& c, int64_t row, Sum sum) {
+  const Divisor m = make_divisor<Value>(sum, c.count, c.eps);
+  if (c.denominator != nullptr) {
+    static_cast<Value*>(c.denominator)[c.geometry.rows.at(row).denominator] = rounded(m, Value{});
   }
+  return m;
 }
 
 Divisor finish_row(const Call& c, int64_t row, Sum sum) {
-  const Divisor m = make_divisor(sum, c.geometry.row.count, c.reduction, c.eps);
-  store_denominator(c, row, m);
-  return m;
+  return c.dtype == DType::kDouble ? finish_row<double>(c, row, sum) : finish_row<float>(c, row, sum);
 }
 
 // Source reads and writes groups of Source::kRows rows. Each thread takes whole groups where there are enough of

@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kMaxThreads) kernel(const __grid_constant__ Ca
                                                                            static_cast<T*>(c.output) + o.output, g.row);
     const Sum sum = block_sum(row.sum(), shared.sums);
     if (threadIdx.x == 0) {
-      shared.divisor = make_divisor(sum, g.row.count, c.reduction, c.eps);
+      shared.divisor = make_divisor<Wide<T>>(sum, c.count, c.eps);
       shared.quotient.set(shared.divisor);
       if (c.denominator != nullptr) {
         static_cast<Wide<T>*>(c.denominator)[o.denominator] = rounded(shared.divisor, Wide<T>{});
