@@ -1,5 +1,6 @@
 """Loads the binary, whose loading registers ``torch.ops.l1norm.*``, and says what to do where that fails."""
 
+import sysconfig
 from importlib import import_module
 from pathlib import Path
 
@@ -9,18 +10,22 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _explain(error: ImportError) -> str:
-    if any(_PACKAGE.glob("_C.*.so")):
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    if (_PACKAGE / f"_C{suffix}").exists():
         return (
             f"l1norm: the binary in {_PACKAGE} does not load: {error}. It needs torch 2.11 or later "
-            f"(this is {torch.__version__}) and the Python that it was built with; rebuild it with "
-            "'pip install --force-reinstall --no-deps l1norm', or 'pip install -e .' in a checkout."
+            f"(this is {torch.__version__}); install that, or reinstall l1norm."
         )
+    others = ", ".join(sorted(path.name for path in _PACKAGE.glob("_C.*.so")))
     if (_PACKAGE.parent / "setup.py").exists():
         return (
-            f"l1norm: {_PACKAGE} is a source folder without a binary, and it comes before an installed l1norm on "
-            "Python's path. Build the binary in place with 'pip install -e .' here, or run from another folder."
+            f"l1norm: {_PACKAGE} is a source folder without a binary for this Python (_C{suffix}; there is "
+            f"{others or 'none'}), and it comes before an installed l1norm on Python's path. "
+            "Build the binary in place with 'pip install -e .' there, or run from another folder."
         )
-    return f"l1norm: there is no binary in {_PACKAGE} for this Python; reinstall l1norm."
+    return (
+        f"l1norm: {_PACKAGE} has no binary for this Python (_C{suffix}; there is {others or 'none'}); reinstall l1norm."
+    )
 
 
 try:

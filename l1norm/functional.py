@@ -14,10 +14,11 @@ from l1norm._arguments import (
     check_out,
     result_dtype,
 )
+from l1norm._library import _C
 from l1norm._operators.autograd import L1NormFunction
 from l1norm._operators.reference import reference
 
-_KERNEL_DEVICES = frozenset({"cpu", "cuda", "meta"})
+_KERNEL_DEVICES = frozenset({"cpu", "cuda", "meta"} if _C.build_info()["cuda"] else {"cpu", "meta"})
 
 
 @overload
