@@ -6,23 +6,26 @@
 
 namespace l1norm::cuda {
 
-// Adds the magnitudes of a pack. Values that are exact in float are first added to each other in double, which loses
-// nothing unless their exponents lie more than 29 apart, so one compensated addition serves the pack.
+// The sum of N values' magnitudes, N a power of two, as a tree.
+template <int N>
+__device__ __forceinline__ double magnitude_tree(const float* x) {
+  if constexpr (N == 1) {
+    return static_cast<double>(fabsf(x[0]));
+  } else {
+    return magnitude_tree<N / 2>(x) + magnitude_tree<N / 2>(x + N / 2);
+  }
+}
+
+// Adds the magnitudes of N values, a power of two. Values that are exact in float are first added to each other in
+// double, which loses nothing unless their exponents lie more than 29 apart, so one compensated addition serves them
+// all.
 template <typename Value, int N>
 __device__ __forceinline__ void add_magnitudes(Sum& sum, const Value (&x)[N]) {
   if constexpr (std::is_same_v<Value, double>) {
 #pragma unroll
     for (int k = 0; k < N; ++k) accumulate(sum, fabs(x[k]));
   } else {
-    double partial[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) partial[k] = static_cast<double>(fabsf(x[k]));
-#pragma unroll
-    for (int width = N / 2; width > 0; width /= 2) {
-#pragma unroll
-      for (int k = 0; k < width; ++k) partial[k] += partial[k + width];
-    }
-    accumulate(sum, partial[0]);
+    accumulate(sum, magnitude_tree<N>(x));
   }
 }
 

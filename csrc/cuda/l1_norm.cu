@@ -5,7 +5,10 @@
 #include <atomic>
 
 #include "../tensors.h"
+#include "kernels/resident.h"
 #include "kernels/two_pass.h"
+#include "kernels/warp.h"
+#include "override.h"
 #include "plan.h"
 #include "stream.h"
 
@@ -34,6 +37,9 @@ class DeviceGuard {
   int previous_ = 0;
 };
 
+// Datacenter GPUs from Hopper on run clusters of 16 where a kernel asks for them; consumer ones (12.x) of 8.
+int max_cluster(int major) { return major < 9 ? 1 : major < 12 ? kMaxCluster : 8; }
+
 Device query(int device) {
   const auto attribute = [&](cudaDeviceAttr a) {
     int value = 0;
@@ -41,7 +47,7 @@ Device query(int device) {
     return value;
   };
   return {attribute(cudaDevAttrMultiProcessorCount), attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
-          attribute(cudaDevAttrL2CacheSize)};
+          attribute(cudaDevAttrL2CacheSize), max_cluster(attribute(cudaDevAttrComputeCapabilityMajor))};
 }
 
 // A device's properties never change; the driver is asked once.
@@ -68,25 +74,40 @@ cudaStream_t current_stream(int device) {
   return static_cast<cudaStream_t>(stream);
 }
 
+template <DType T>
+cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
+  switch (plan.kernel) {
+    case Kernel::kWarp:
+      return warp<T>(c, plan.warp, stream);
+    case Kernel::kResident:
+      return resident<T>(c, plan.resident, stream);
+    case Kernel::kTwoPass:
+      return two_pass<T>(c, plan.two_pass, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
 void run(const Call& c) {
   const Geometry& g = c.geometry;
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
   const DeviceGuard guard(c.device);
-  const TwoPassPlan plan = plan_two_pass(g.rows.count, g.row.count, element_size(c.input_dtype), properties(c.device));
+  const Shape shape{g.rows.count, g.row.count, element_size(c.input_dtype),
+                    g.unit_stride() && c.input_dtype == c.dtype};
+  const Plan plan = make_plan(shape, properties(c.device), wanted_kernel);
   cudaError_t error = cudaErrorInvalidValue;
   switch (c.dtype) {
     case DType::kHalf:
-      error = two_pass<DType::kHalf>(c, plan, stream);
+      error = launch<DType::kHalf>(c, plan, stream);
       break;
     case DType::kBFloat16:
-      error = two_pass<DType::kBFloat16>(c, plan, stream);
+      error = launch<DType::kBFloat16>(c, plan, stream);
       break;
     case DType::kFloat:
-      error = two_pass<DType::kFloat>(c, plan, stream);
+      error = launch<DType::kFloat>(c, plan, stream);
       break;
     case DType::kDouble:
-      error = two_pass<DType::kDouble>(c, plan, stream);
+      error = launch<DType::kDouble>(c, plan, stream);
       break;
   }
   STD_TORCH_CHECK(error != cudaErrorNoKernelImageForDevice,

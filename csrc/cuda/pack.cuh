@@ -95,6 +95,20 @@ __device__ __forceinline__ T narrow(float x) {
   }
 }
 
+// Two values as the bits of two neighbours.
+template <typename T>
+__device__ __forceinline__ uint32_t narrow_pair(float first, float second) {
+  uint32_t bits;
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    memcpy(&bits, &pair, sizeof bits);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    memcpy(&bits, &pair, sizeof bits);
+  }
+  return bits;
+}
+
 // An input element as T, cast as Tensor.to() casts (to a half type by way of float), and widened again.
 template <typename T, typename In>
 __device__ __forceinline__ Wide<T> read(In x) {

@@ -11,11 +11,11 @@
 
 namespace l1norm::cuda {
 
-// Whether 0 < |x| < the number whose bits are limit + 1; limit 0 is for none.
-__device__ __forceinline__ bool is_tiny(float x, uint32_t limit) {
-  return (__float_as_uint(x) & 0x7fffffffu) - 1u < limit;
-}
+// The bits of |x| less one: zeros rank above everything, so the least of a pack is that of its smallest number but
+// zero.
+__device__ __forceinline__ uint32_t rank_but_zero(float x) { return (__float_as_uint(x) & 0x7fffffffu) - 1u; }
 
+// What rank_but_zero() must not be below for |x| >= smallest.
 __device__ __forceinline__ uint32_t tiny_limit(float smallest) {
   const uint32_t bits = __float_as_uint(smallest);
   return bits == 0 ? 0 : bits - 1;
@@ -45,20 +45,22 @@ struct Quotient<float> {
 
   template <int N>
   __device__ __forceinline__ bool divide(const float (&x)[N], Pack<float, N>& y) const {
-    bool proven = true;
+    uint32_t least = ~0u, differ = 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float q = x[k] * inverse;
       const float r = fmaf(-q, lo, fmaf(-q, hi, x[k]));
       const float high = fmaf(r, above, q);
-      proven &= high == fmaf(r, below, q) && !is_tiny(x[k], limit);
+      differ |= __float_as_uint(high) ^ __float_as_uint(fmaf(r, below, q));
+      least = min(least, rank_but_zero(x[k]));
       y.at[k] = copysignf(high, x[k]);  // -0 / m is -0, which the sum with the remainder loses
     }
-    return proven;
+    return differ == 0 && least >= limit;
   }
 };
 
-// Products with the inverse, scaled by 1 +- 2^-22 to cover its own rounding and theirs.
+// Products with the inverse, scaled by 1 +- 1.5 * 2^-22: more than the four roundings, of divisor, inverse, scaled
+// inverse and product, can amount to.
 template <typename T>
 struct HalfQuotient {
   float above, below;
@@ -67,24 +69,33 @@ struct HalfQuotient {
 
   __device__ __forceinline__ void set(Divisor m) {
     usable = m.hi > 0x1p-100 && m.hi < 0x1p100;
-    const float inverse = static_cast<float>(1.0 / m.hi);
-    above = inverse * (1.0f + 0x1p-22f);
-    below = inverse * (1.0f - 0x1p-22f);
+    const float inverse = 1.0f / static_cast<float>(m.hi);
+    above = inverse * (1.0f + 0x1.8p-22f);
+    below = inverse * (1.0f - 0x1.8p-22f);
     // Products must be normal floats. Those of float16 numbers always are.
     limit = std::is_same_v<T, __half> ? 0 : tiny_limit(static_cast<float>(m.hi * 0x1p-120));
   }
 
   template <int N>
   __device__ __forceinline__ bool divide(const float (&x)[N], Pack<T, N>& y) const {
-    bool proven = true;
+    uint32_t differ = 0;
+    if constexpr (N == 1) {
+      y.at[0] = narrow<T>(x[0] * above);
+      differ = bits(y.at[0]) ^ bits(narrow<T>(x[0] * below));
+    } else {
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      y.at[k] = narrow<T>(x[k] * above);
-      const T low = narrow<T>(x[k] * below);
-      proven &= bits(y.at[k]) == bits(low);
-      if constexpr (!std::is_same_v<T, __half>) proven &= !is_tiny(x[k], limit);
+      for (int k = 0; k < N; k += 2) {  // two conversions are one instruction
+        const uint32_t high = narrow_pair<T>(x[k] * above, x[k + 1] * above);
+        differ |= high ^ narrow_pair<T>(x[k] * below, x[k + 1] * below);
+        memcpy(&y.at[k], &high, sizeof high);
+      }
     }
-    return proven;
+    uint32_t least = ~0u;
+    if constexpr (!std::is_same_v<T, __half>) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) least = min(least, rank_but_zero(x[k]));
+    }
+    return differ == 0 && least >= limit;
   }
 
   static __device__ __forceinline__ unsigned short bits(__half x) { return __half_as_ushort(x); }
@@ -131,6 +142,13 @@ __device__ __forceinline__ T exact_quotient(Wide<T> x, Divisor m) {
   } else {
     return divide_exactly(x, m);
   }
+}
+
+// One quotient, by the fast path where that proves it.
+template <typename T>
+__device__ __forceinline__ T divide_one(const Quotient<T>& quotient, const Wide<T> (&x)[1], const Divisor& m) {
+  Pack<T, 1> y;
+  return quotient.usable && quotient.divide(x, y) ? y.at[0] : exact_quotient<T>(x[0], m);
 }
 
 }  // namespace l1norm::cuda

@@ -1,14 +1,16 @@
-// Compensated sums across a warp and a block.
+// Compensated sums across a warp, a block and a cluster of blocks.
 #pragma once
 
 #include "../exact.h"
+#include "plan.h"
 
 namespace l1norm::cuda {
 
-// Every lane gets the same bits: two_sum is commutative.
+// The sum of each aligned group of kLanes lanes. Every lane of it gets the same bits: two_sum is commutative.
+template <int kLanes = 32>
 __device__ __forceinline__ Sum warp_sum(Sum sum) {
 #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
     sum = sum + Sum{__shfl_xor_sync(0xffffffffu, sum.hi, lanes), __shfl_xor_sync(0xffffffffu, sum.lo, lanes)};
   }
   return sum;
@@ -32,6 +34,58 @@ __device__ __forceinline__ Sum block_sum(Sum sum, BlockSumStorage& storage) {
   __syncthreads();
   if (warp == 0) sum = warp_sum(lane < warps ? Sum{storage.hi[lane], storage.lo[lane]} : Sum{});
   return sum;
+}
+
+// Clusters, where the architecture has them; a cluster of 1 costs nothing.
+
+template <int kCluster>
+__device__ __forceinline__ void cluster_arrive() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+template <int kCluster>
+__device__ __forceinline__ int cluster_rank() {
+  int rank = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return rank;
+}
+
+// Warps' sums of a whole cluster, gathered in each of its blocks.
+template <int kCluster, int kWarps>
+struct ClusterSumStorage {
+  double2 parts[kCluster * kWarps];  // hi and lo; rank by rank, warp by warp
+};
+
+// The cluster's sum, in every thread, the same bits everywhere: parts are added in the order of their places. Every
+// thread calls it once, after one cluster_arrive().
+template <int kCluster, int kWarps>
+__device__ __forceinline__ Sum cluster_sum(Sum sum, ClusterSumStorage<kCluster, kWarps>& storage, int rank) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  sum = warp_sum(sum);
+  double2* const place = &storage.parts[rank * warps + warp];
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) {
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+    if (lane < kCluster) {
+      const uint32_t here = static_cast<uint32_t>(__cvta_generic_to_shared(place));
+      uint32_t there;
+      asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(lane));
+      asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(there), "d"(sum.hi), "d"(sum.lo) : "memory");
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+#endif
+  if constexpr (kCluster == 1) {
+    if (lane == 0) *place = make_double2(sum.hi, sum.lo);
+    __syncthreads();
+  }
+  Sum total;
+  for (int k = lane; k < kCluster * warps; k += 32) total = total + Sum{storage.parts[k].x, storage.parts[k].y};
+  return warp_sum(total);
 }
 
 }  // namespace l1norm::cuda

@@ -63,7 +63,10 @@ struct UnitRow {
       for (int64_t i = threadIdx.x; i < length; i += blockDim.x) y[i] = exact_quotient<T>(read<T>(x[i]), m);
       return;
     }
-    each_outside_packs([&](int64_t i) { y[i] = exact_quotient<T>(read<T>(x[i]), m); });
+    each_outside_packs([&](int64_t i) {
+      const Wide<T> value[1] = {read<T>(x[i])};
+      y[i] = divide_one(quotient, value, m);
+    });
     if (reinterpret_cast<uintptr_t>(y + head) % sizeof(OutPack) == 0) {
       divide_packs<true>(quotient, m);
     } else {
@@ -167,9 +170,7 @@ struct StridedRow {
     for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
       const Offsets o = walk.at(i);
       const Wide<T> value[1] = {read<T>(x[o.input])};
-      Pack<T, 1> pack;
-      const bool proven = quotient.usable && quotient.divide(value, pack);
-      y[o.output] = proven ? pack.at[0] : exact_quotient<T>(value[0], m);
+      y[o.output] = divide_one(quotient, value, m);
     }
   }
 };

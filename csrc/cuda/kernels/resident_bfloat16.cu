@@ -1,0 +1,5 @@
+#include "resident.cuh"
+
+namespace l1norm::cuda {
+template cudaError_t resident<DType::kBFloat16>(const Call&, const ResidentPlan&, cudaStream_t);
+}

@@ -1,0 +1,5 @@
+#include "warp.cuh"
+
+namespace l1norm::cuda {
+template cudaError_t warp<DType::kDouble>(const Call&, const WarpPlan&, cudaStream_t);
+}
