@@ -14,10 +14,10 @@
 
 namespace {
 
-pybind11::dict plan(int64_t rows, int64_t length, int64_t element_size, bool held, int multiprocessors,
+pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, int multiprocessors,
                     int threads_per_multiprocessor, int64_t l2_bytes, int max_cluster) {
   using namespace l1norm::cuda;
-  const Plan p = make_plan({rows, length, element_size, held},
+  const Plan p = make_plan({rows, length, static_cast<l1norm::DType>(dtype), held},
                            {multiprocessors, threads_per_multiprocessor, l2_bytes, max_cluster}, wanted_kernel);
   pybind11::dict d;
   d["kernel"] = name(p.kernel);
@@ -53,10 +53,12 @@ PYBIND11_MODULE(_C, m) {
         "Whether two strided views of one shape, `distance` elements apart in one storage, share an element.");
   m.def("overlaps_itself", &l1norm::overlaps_itself, pybind11::arg("sizes"), pybind11::arg("strides"),
         "Whether two indices of a strided view name one element.");
-  m.def("plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("element_size"),
-        pybind11::arg("held"), pybind11::arg("multiprocessors"), pybind11::arg("threads_per_multiprocessor"),
-        pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-        "The CUDA kernel and launch that a shape gets on a device; held: rows are contiguous and not cast.");
+  m.def("plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"), pybind11::arg("held"),
+        pybind11::arg("multiprocessors"), pybind11::arg("threads_per_multiprocessor"), pybind11::arg("l2_bytes"),
+        pybind11::arg("max_cluster"),
+        "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: rows are "
+        "contiguous and not "
+        "cast.");
   m.def(
       "set_kernel", &set_kernel, pybind11::arg("name"),
       "Run CUDA calls by the kernel 'warp', 'resident' or 'two_pass' where it can take them; '' lets the plan choose.");

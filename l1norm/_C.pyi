@@ -17,7 +17,7 @@ def overlaps_itself(sizes: list[int], strides: list[int]) -> bool: ...
 def plan(
     rows: int,
     length: int,
-    element_size: int,
+    dtype: int,
     held: bool,
     multiprocessors: int,
     threads_per_multiprocessor: int,

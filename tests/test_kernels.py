@@ -16,6 +16,9 @@ T4 = {"multiprocessors": 40, "threads_per_multiprocessor": 1024, "l2_bytes": 4 <
 RTX_5090 = {"multiprocessors": 170, "threads_per_multiprocessor": 1536, "l2_bytes": 96 << 20, "max_cluster": 8}
 GPUS = {"H200": H200, "A100": A100, "T4": T4, "RTX 5090": RTX_5090}
 
+# ATen's numbers of the dtypes.
+NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+
 LENGTHS = [1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 64, 65, 127, 129, 255, 256, 511, 513, 1023, 1024, 1025, 2047, 4095, 4097]
 LONG = [16_383, 24_575, 24_600, 32_768, 40_001, 65_535, 65_536, 100_003, 131_071, 262_143, 450_001, 524_287]
 
@@ -100,11 +103,12 @@ def test_an_unknown_kernel_is_refused():
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("element_size", [2, 4, 8])
-def test_a_plan_holds_the_row(gpu, element_size):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_plan_holds_the_row(gpu, dtype):
+    element_size = dtype.itemsize
     for rows in (1, 100, 1 << 20, 1 << 31):
         for length in [*LENGTHS, *LONG, 1 << 20, (1 << 24) - 1, 1 << 30]:
-            plan = _C.plan(rows, length, element_size, True, **GPUS[gpu])
+            plan = _C.plan(rows, length, NUMBER[dtype], True, **GPUS[gpu])
             packs = length * element_size // 16
             if plan["kernel"] == "warp":
                 assert plan["lanes"] * plan["elements"] >= length
@@ -121,7 +125,7 @@ def test_a_plan_holds_the_row(gpu, element_size):
 
 
 def test_the_plan_for_the_headline():
-    headline = {"rows": 32_768, "length": 65_535, "element_size": 4, "held": True}
+    headline = {"rows": 32_768, "length": 65_535, "dtype": NUMBER[torch.float32], "held": True}
     assert _C.plan(**headline, **H200) == {"kernel": "resident", "threads": 512, "packs": 16, "cluster": 2}
     assert _C.plan(**headline, **A100) == {"kernel": "two_pass", "threads": 1024, "blocks": 108}
     assert _C.plan(**{**headline, "held": False}, **H200)["kernel"] == "two_pass"
@@ -130,6 +134,6 @@ def test_the_plan_for_the_headline():
 @pytest.mark.parametrize("gpu", GPUS)
 def test_two_pass_rows_in_flight_fit_the_l2_cache(gpu):
     for length in (30_000, 65_535, 200_000):
-        plan = _C.plan(1 << 20, length, 4, False, **GPUS[gpu])
+        plan = _C.plan(1 << 20, length, NUMBER[torch.float32], False, **GPUS[gpu])
         one_each = plan["blocks"] == GPUS[gpu]["multiprocessors"]
         assert one_each or plan["blocks"] * length * 4 <= GPUS[gpu]["l2_bytes"]

@@ -92,8 +92,7 @@ void run(const Call& c) {
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
   const DeviceGuard guard(c.device);
-  const Shape shape{g.rows.count, g.row.count, element_size(c.input_dtype),
-                    g.unit_stride() && c.input_dtype == c.dtype};
+  const Shape shape{g.rows.count, g.row.count, c.input_dtype, g.unit_stride() && c.input_dtype == c.dtype};
   const Plan plan = make_plan(shape, properties(c.device), wanted_kernel);
   cudaError_t error = cudaErrorInvalidValue;
   switch (c.dtype) {

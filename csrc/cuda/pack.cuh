@@ -75,6 +75,16 @@ __device__ __forceinline__ int elements_to_line(const T* p) {
   return static_cast<int>((-reinterpret_cast<uintptr_t>(p) & (kLineBytes - 1)) / sizeof(T));
 }
 
+// Makes the compiler compute anew what it has computed from the pack.
+template <typename P>
+__device__ __forceinline__ void forget_derived(P& pack) {
+  static_assert(sizeof(P) == 16);
+  uint4 words;
+  memcpy(&words, &pack, sizeof words);
+  asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+  memcpy(&pack, &words, sizeof words);
+}
+
 // What a value of T is computed in.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;

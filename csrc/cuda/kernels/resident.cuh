@@ -53,6 +53,9 @@ __global__ void __launch_bounds__(kResidentThreads<kPacks>) kernel(const __grid_
     add_magnitudes(sum, values);
   }
 
+  // Widened values are made again for the quotients: kept from here on, they would not fit the registers.
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u) forget_derived(held[u]);
   const Divisor m = make_divisor<Wide<T>>(cluster_sum<kCluster>(sum, sums, rank), c.count, c.eps);
   Quotient<T> quotient;
   quotient.set(m);
@@ -129,24 +132,17 @@ template <DType D>
 cudaError_t resident(const Call& call, const ResidentPlan& plan, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
   using resident_kernel::launch;
-  switch (plan.packs * 100 + plan.cluster) {
-    case 401:
-      return launch<T, 4, 1>(call, plan.threads, stream);
-    case 801:
-      return launch<T, 8, 1>(call, plan.threads, stream);
-    case 1601:
-      return launch<T, 16, 1>(call, plan.threads, stream);
-    case 1602:
-      return launch<T, 16, 2>(call, plan.threads, stream);
-    case 1604:
-      return launch<T, 16, 4>(call, plan.threads, stream);
-    case 1608:
-      return launch<T, 16, 8>(call, plan.threads, stream);
-    case 1616:
-      return launch<T, 16, 16>(call, plan.threads, stream);
-    default:
-      return cudaErrorInvalidValue;
+  const auto is = [&](int packs, int cluster) { return plan.packs == packs && plan.cluster == cluster; };
+  if (is(4, 1)) return launch<T, 4, 1>(call, plan.threads, stream);
+  if constexpr (D != DType::kBFloat16) {
+    if (is(8, 1)) return launch<T, 8, 1>(call, plan.threads, stream);
+    if (is(16, 1)) return launch<T, 16, 1>(call, plan.threads, stream);
+    if (is(16, 2)) return launch<T, 16, 2>(call, plan.threads, stream);
+    if (is(16, 4)) return launch<T, 16, 4>(call, plan.threads, stream);
+    if (is(16, 8)) return launch<T, 16, 8>(call, plan.threads, stream);
+    if (is(16, 16)) return launch<T, 16, 16>(call, plan.threads, stream);
   }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace l1norm::cuda

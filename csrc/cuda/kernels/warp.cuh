@@ -13,7 +13,7 @@ namespace warp_kernel {
 
 // kLanes lanes hold a row, kElements elements a lane.
 template <typename T, int kLanes, int kElements>
-__global__ void __launch_bounds__(kWarpKernelThreads) kernel(const __grid_constant__ Call c) {
+__global__ void __launch_bounds__(kWarpKernelThreads, kElements > 16 ? 3 : 4) kernel(const __grid_constant__ Call c) {
   constexpr int kRows = kWarpKernelThreads / kLanes;
   const Geometry& g = c.geometry;
   const int lane = threadIdx.x % kLanes, length = static_cast<int>(g.row.count);
