@@ -87,13 +87,16 @@ def extension():
         "-DTORCH_TARGET_VERSION=0x020b000000000000",
         f'-DL1NORM_VERSION="{package_version()}"',
     ]
+    # Torch's headers as system headers: warnings are for our own code.
+    for folder in torch_extension.include_paths():
+        common += ["-isystem", folder]
     common += ["-O0", "-g", "-DL1NORM_DEBUG"] if DEBUG else ["-O3"]
     # No contraction: a fused multiply-add stands only where the code asks for one.
     cxx = [*common, "-Wall", "-Wextra", "-ffp-contract=off", "-fvisibility=hidden"]
     nvcc = [*common, "-lineinfo", "-fmad=false", "-Xcompiler=-Wall,-Wextra,-fvisibility=hidden"]
     libraries, library_dirs = [], []
     if cuda_home is None:
-        reason = "no CUDA toolkit with an nvcc found (CUDA_HOME, PATH, /usr/local/cuda)" if WITH_CUDA else "L1NORM_CUDA=0"
+        reason = "no nvcc found (CUDA_HOME, PATH, /usr/local/cuda)" if WITH_CUDA else "L1NORM_CUDA=0"
         print(f"l1norm: {reason}: building the CPU part only", file=sys.stderr)
     else:
         # Under a CPU build of torch this is None, although BuildExtension compiles .cu files all the same.
