@@ -1,6 +1,7 @@
 """Run something that may fail, and say in one line why it did."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -16,7 +17,8 @@ def attempt(function: Callable[[], T]) -> tuple[T | None, str | None]:
         reason = one_line(error)
     # The exception, whose traceback holds the failed call's tensors, is released by this line.
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        with suppress(RuntimeError):  # a GPU that is lost to this process fails here once more
+            torch.cuda.empty_cache()
     return None, reason
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +22,9 @@ class Contestant(NamedTuple):
     reduction: Reduction | None
 
 
-def reference(x: Tensor) -> Tensor:
+def reference(x: Tensor, dim: int | tuple[int, ...] = 1) -> Tensor:
     """Compute the benchmark problem's formula in PyTorch's own operators."""
-    return x / torch.mean(torch.abs(x), dim=1, keepdim=True)
+    return x / torch.mean(torch.abs(x), dim=dim, keepdim=True)
 
 
 def contestants(x: Tensor, buffer: Tensor, model: Callable[[Tensor], Tensor]) -> list[Contestant]:
@@ -55,17 +55,20 @@ def contestants(x: Tensor, buffer: Tensor, model: Callable[[Tensor], Tensor]) ->
 
 
 def _compiled(x: Tensor) -> Callable[[], Tensor]:
-    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        # torch.compile hands the function back as it is, which would be timed under a wrong name.
-        def disabled() -> Tensor:
-            raise RuntimeError("TORCHDYNAMO_DISABLE is set")
+    function = compiled(lambda t: reference(t))
+    return lambda: function(x)
 
-        return disabled
+
+def compiled(function: Callable[[Tensor], Tensor], **options: Any) -> Callable[[Tensor], Tensor]:
+    """Return ``torch.compile(function, **options)``, made and compiled at its first call."""
     made: list[Callable[[Tensor], Tensor]] = []
 
-    def run() -> Tensor:
+    def run(x: Tensor) -> Tensor:
+        if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+            # torch.compile hands the function back as it is, which would be timed under a wrong name.
+            raise RuntimeError("TORCHDYNAMO_DISABLE is set")
         if not made:  # inside the guarded run: making it can fail as well
-            made.append(torch.compile(reference))
+            made.append(torch.compile(function, **options))
         return made[0](x)
 
     return run

@@ -71,7 +71,8 @@ def show(made: Table) -> None:
     """Print a table to stdout, never cut: a pipe or a file has no width to keep to."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=max(console.width, 120))
+        needed = Console(width=1000).measure(made).maximum
+        console = Console(width=max(console.width, 120, needed))
     console.print(made)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from .attempt import attempt
 
@@ -33,15 +32,16 @@ class Timings(NamedTuple):
 
 
 def interleave(
-    functions: Mapping[str, Callable[[], Tensor]],
+    functions: Mapping[str, Callable[[], object]],
     device: torch.device,
     rounds: Rounds,
     progress: Callable[[], object] | None = None,
+    before: Callable[[], object] | None = None,
 ) -> Timings:
     """Run every function once a round, the first of a round rotating, and time each run.
 
     So slow drift (clocks, heat, other users of the machine) meets every function alike. A result is
-    freed before the next function starts.
+    freed before the next function starts. ``before`` runs ahead of every function, outside its time.
     """
     names = list(functions)
     ms: dict[str, list[float]] = {name: [] for name in names}
@@ -58,7 +58,7 @@ def interleave(
                 break
             first = done % max(1, len(names))
             order = [n for n in names[first:] + names[:first] if n not in failed]
-            for name, spent in run_round(functions, order, device, failed).items():
+            for name, spent in run_round(functions, order, device, failed, before).items():
                 ms[name].append(spent)
             done += 1
             if progress is not None:
@@ -70,13 +70,16 @@ def interleave(
 
 
 def _cpu_round(
-    functions: Mapping[str, Callable[[], Tensor]],
+    functions: Mapping[str, Callable[[], object]],
     order: Sequence[str],
     device: torch.device,
     failed: dict[str, str],
+    before: Callable[[], object] | None,
 ) -> dict[str, float]:
     spent = {}
     for name in order:
+        if before is not None:
+            before()
         begin = time.perf_counter()
         result, problem = attempt(functions[name])
         end = time.perf_counter()
@@ -89,16 +92,19 @@ def _cpu_round(
 
 
 def _cuda_round(
-    functions: Mapping[str, Callable[[], Tensor]],
+    functions: Mapping[str, Callable[[], object]],
     order: Sequence[str],
     device: torch.device,
     failed: dict[str, str],
+    before: Callable[[], object] | None,
 ) -> dict[str, float]:
     """One wait at the round's end, so that the device never idles between two functions."""
     event: Any = torch.cuda.Event  # PyTorch gives its constructor no types
     events = {}
     stream = torch.cuda.current_stream(device)
     for name in order:
+        if before is not None:
+            before()
         begin, end = event(enable_timing=True), event(enable_timing=True)
         begin.record(stream)
         result, problem = attempt(functions[name])
