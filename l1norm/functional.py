@@ -16,6 +16,7 @@ from l1norm._arguments import (
 )
 from l1norm._library import _C
 from l1norm._operators.autograd import L1NormFunction
+from l1norm._operators.fake import empty_denominator
 from l1norm._operators.reference import reference
 
 _KERNEL_DEVICES = frozenset({"cpu", "cuda", "meta"} if _C.build_info()["cuda"] else {"cpu", "meta"})
@@ -111,10 +112,9 @@ def l1_norm(
         raise TypeError(f"l1_norm(): return_denominator must be a bool, got {type(return_denominator).__name__}")
     if out is not None:
         return _l1_norm_out(input, dims, mode, clamp, result, out, return_denominator)
-    if input.dtype not in KERNEL_DTYPES:
-        input = input.to(result)
+    input = _cast_first(input, result)
     if not _has_kernel(input, result):
-        pair = reference(input.to(result), dims, mode, clamp)
+        pair = reference(input, dims, mode, clamp)
         return pair if return_denominator else pair[0]
     cast = None if result is input.dtype else result
     if torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling():
@@ -165,6 +165,12 @@ def _has_kernel(input: Tensor, result: torch.dtype) -> bool:
     return result in KERNEL_DTYPES and input.device.type in _KERNEL_DEVICES
 
 
+def _cast_first(input: Tensor, result: torch.dtype) -> Tensor:
+    # Kernels cast what they read themselves.
+    fused = input.dtype in KERNEL_DTYPES and _has_kernel(input, result)
+    return input if fused else input.to(result)
+
+
 def _l1_norm_out(
     input: Tensor,
     dims: list[int],
@@ -175,8 +181,7 @@ def _l1_norm_out(
     return_denominator: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
     check_out(out, input, result)
-    if input.dtype not in KERNEL_DTYPES:
-        input = input.to(result)
+    input = _cast_first(input, result)
     if not _has_kernel(input, result):
         values, denominator = reference(input, dims, mode, clamp)
         _resize(out, input)
@@ -187,8 +192,7 @@ def _l1_norm_out(
     if not return_denominator:
         torch.ops.l1norm.l1_norm.out(input, dims, mode, clamp, dtype=cast, out=out)
         return out
-    kept = [1 if not dims or d in dims else size for d, size in enumerate(input.shape)]
-    denominator = input.new_empty(kept, dtype=result if result is torch.float64 else torch.float32)
+    denominator = empty_denominator(out, dims)
     torch.ops.l1norm.l1_norm_with_denominator.out(
         input, dims, mode, clamp, dtype=cast, out=out, denominator=denominator
     )

@@ -206,3 +206,12 @@ def test_inference_mode(device):
         l1norm.l1_norm(y, out=out)
         l1norm.l1_norm_(y)
     assert_same_bits(out.clone(), y.clone())
+
+
+def test_a_cast_comes_first_without_a_kernel_too(monkeypatch):
+    monkeypatch.setattr("l1norm.functional._KERNEL_DEVICES", frozenset())
+    x = torch.linspace(-3, 5, 999).view(3, 333)
+    out = torch.full((3, 333), float("nan"), dtype=torch.float16)
+    assert l1norm.l1_norm(x, dtype=torch.float16, out=out) is out
+    assert torch.equal(out, l1norm.l1_norm(x.half()))
+    assert torch.equal(out, l1norm.l1_norm(x, dtype=torch.float16))

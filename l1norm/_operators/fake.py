@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 
-def _denominator_like(output: Tensor, dim: Sequence[int]) -> Tensor:
+def empty_denominator(output: Tensor, dim: Sequence[int]) -> Tensor:
+    """The divisors of a result, unwritten: reduced dimensions kept as 1 (all if no dim), float32 for half types."""
     dims = {d % max(output.dim(), 1) for d in dim}
     sizes = [1 if not dims or d in dims else size for d, size in enumerate(output.shape)]
     dtype = torch.float64 if output.dtype is torch.float64 else torch.float32
@@ -35,7 +36,7 @@ def _(
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     output = torch.empty_like(input, dtype=dtype)
-    return output, _denominator_like(output, dim)
+    return output, empty_denominator(output, dim)
 
 
 def _nothing(*args: object, **kwargs: object) -> None:
