@@ -25,6 +25,7 @@ from l1bench import dram, facts, measure, peers, results, suites, tables  # noqa
 from rich.progress import Progress  # noqa: E402
 
 from l1norm._cli import machine, report  # noqa: E402
+from l1norm._cli.arguments import torch_device  # noqa: E402
 from l1norm._cli.timing import Rounds  # noqa: E402
 
 _EPILOG = "exit codes: 0 all right, 1 a wrong result or a failed case, 2 it cannot run, 130 interrupted"
@@ -236,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", type=_peer_names, metavar="NAME,...", help=f"of: {', '.join(peers.PEERS)}; or none")
     parser.add_argument("--quick", action="store_true", help="a few cases, under a minute")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="how long to time a case")
-    parser.add_argument("--device", type=_torch_device, metavar="cpu|cuda[:N]", help="default: a GPU where that works")
+    parser.add_argument("--device", type=torch_device, metavar="cpu|cuda[:N]", help="default: a GPU where that works")
     parser.add_argument("--ncu", action="store_true", help="count our kernel's DRAM bytes with Nsight Compute")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     parser.add_argument("--plot", metavar="DIR", help="draw the results there")
@@ -275,13 +276,6 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _dims(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
-
-
-def _torch_device(text: str) -> torch.device:
-    try:
-        return torch.device(text)
-    except RuntimeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a device: cpu, cuda, cuda:N") from None
 
 
 if __name__ == "__main__":

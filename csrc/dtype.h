@@ -9,6 +9,4 @@ enum class DType : int8_t { kHalf = 5, kFloat = 6, kDouble = 7, kBFloat16 = 15 }
 
 constexpr int64_t element_size(DType t) { return t == DType::kDouble ? 8 : t == DType::kFloat ? 4 : 2; }
 
-constexpr bool is_half_type(DType t) { return t == DType::kHalf || t == DType::kBFloat16; }
-
 }  // namespace l1norm

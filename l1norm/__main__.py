@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 import l1norm
+from l1norm._cli.arguments import torch_device
 
 _DTYPES = {
     "float16": torch.float16,
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--dtype", choices=_DTYPES, help="element type (default: float32)")
     demo.add_argument(
         "--device",
-        type=_device,
+        type=torch_device,
         metavar="cpu|cuda[:N]",
         help="where to run (default: the GPU if l1norm's kernels work on it, else the CPU)",
     )
@@ -110,13 +111,6 @@ def _positive(text: str) -> int:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
-
-
-def _device(text: str) -> torch.device:
-    try:
-        return torch.device(text)
-    except RuntimeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a device: cpu, cuda, cuda:N") from None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """L1 normalization as a module."""
 
-import torch
 from torch import Tensor, nn
 
 from l1norm._arguments import Dim, canonical_eps, canonical_reduction
@@ -24,6 +23,7 @@ class L1Norm(nn.Module):
         IndexError, TypeError, ValueError: when called, as :func:`l1norm.l1_norm`.
 
     Example:
+        >>> import torch
         >>> layer = L1Norm(dim=-1, reduction="sum", eps=1e-12)
         >>> layer(torch.tensor([[1.0, -3.0], [0.0, 0.0]]))
         tensor([[ 0.2500, -0.7500],
@@ -45,6 +45,3 @@ class L1Norm(nn.Module):
     def extra_repr(self) -> str:
         """The arguments, for ``repr``."""
         return f"dim={self.dim}, reduction={self.reduction!r}, eps={self.eps}"
-
-
-__doctest_globals__ = {"torch": torch}
