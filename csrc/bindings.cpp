@@ -8,28 +8,66 @@
 #include <pybind11/stl.h>
 #pragma pop_macro("TORCH_TARGET_VERSION")
 
+#include <array>
+#include <stdexcept>
+
 #include "build_info.h"
 #include "cuda/override.h"
+#include "geometry.h"
 #include "overlap.h"
 
 namespace {
 
-pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, int multiprocessors,
-                    int threads_per_multiprocessor, int64_t l2_bytes, int max_cluster) {
+// What a call's tensors are to the plan: rows, length, held, dense.
+pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                     const std::vector<int64_t>& out_strides, const std::vector<int64_t>& dims) {
+  std::array<bool, 64> mask{};
+  if (dims.empty()) mask.fill(true);
+  for (const int64_t d : dims) mask.at(static_cast<size_t>(d)) = true;
+  l1norm::Geometry g;
+  if (!l1norm::make_geometry(static_cast<int>(sizes.size()), sizes.data(), strides.data(), out_strides.data(),
+                             mask.data(), g)) {
+    throw std::runtime_error("more dimensions that cannot be merged than kernels walk");
+  }
+  pybind11::dict d;
+  d["rows"] = g.rows.count;
+  d["length"] = g.row.count;
+  d["held"] = g.unit_stride();
+  d["dense"] = g.dense();
+  return d;
+}
+
+pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
+                    int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
+                    int64_t l2_bytes, int max_cluster) {
   using namespace l1norm::cuda;
-  const Plan p = make_plan({rows, length, static_cast<l1norm::DType>(dtype), held},
-                           {multiprocessors, threads_per_multiprocessor, l2_bytes, max_cluster}, wanted_kernel);
+  const Plan p = make_plan({rows, length, static_cast<l1norm::DType>(dtype), held, dense, aligned},
+                           {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
+                            l2_bytes, max_cluster},
+                           wanted_kernel);
   pybind11::dict d;
   d["kernel"] = name(p.kernel);
   switch (p.kernel) {
+    case Kernel::kTile:
+      d["rows_a_warp"] = p.tile.rows;
+      break;
     case Kernel::kWarp:
       d["lanes"] = p.warp.lanes;
-      d["elements"] = p.warp.elements;
+      d["packs"] = p.warp.packs;
       break;
     case Kernel::kResident:
       d["threads"] = p.resident.threads;
       d["packs"] = p.resident.packs;
+      d["shared_packs"] = p.resident.shared_packs;
       d["cluster"] = p.resident.cluster;
+      break;
+    case Kernel::kSplit:
+      d["threads"] = p.split.threads;
+      d["packs"] = p.split.packs;
+      d["blocks_a_row"] = p.split.blocks_a_row;
+      d["groups"] = p.split.groups;
+      d["shared_bytes"] = p.split.shared_bytes;
+      d["kept_batches"] = p.split.kept_batches;
       break;
     case Kernel::kTwoPass:
       d["threads"] = p.two_pass.threads;
@@ -53,15 +91,21 @@ PYBIND11_MODULE(_C, m) {
         "Whether two strided views of one shape, `distance` elements apart in one storage, share an element.");
   m.def("overlaps_itself", &l1norm::overlaps_itself, pybind11::arg("sizes"), pybind11::arg("strides"),
         "Whether two indices of a strided view name one element.");
+  m.def(
+      "shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
+      pybind11::arg("dims"),
+      "Rows and their length of a reduction over dims (none: all), and how they lie in memory, as plan() takes them.");
   m.def("plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"), pybind11::arg("held"),
-        pybind11::arg("multiprocessors"), pybind11::arg("threads_per_multiprocessor"), pybind11::arg("l2_bytes"),
-        pybind11::arg("max_cluster"),
-        "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: rows are "
-        "contiguous and not "
-        "cast.");
+        pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
+        pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
+        pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
+        "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
+        "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
+        "input and output start at the same elements.");
   m.def(
       "set_kernel", &set_kernel, pybind11::arg("name"),
-      "Run CUDA calls by the kernel 'warp', 'resident' or 'two_pass' where it can take them; '' lets the plan choose.");
+      "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split' or 'two_pass' where it can take them; '' lets "
+      "the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

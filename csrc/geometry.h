@@ -18,21 +18,24 @@ namespace l1norm {
 constexpr int kMaxDims = 25;
 
 struct Offsets {
-  int64_t input = 0;
-  int64_t output = 0;
-  int64_t denominator = 0;
+  int64_t input;
+  int64_t output;
+  int64_t denominator;
 };
 
 // A nest of loops, outermost first, with a stride in elements for each operand.
 struct Walk {
   int dims = 0;
   int64_t count = 1;
-  int64_t size[kMaxDims] = {};
-  Offsets stride[kMaxDims] = {};
+  int64_t size[kMaxDims];  // of the first dims
+  Offsets stride[kMaxDims];
 
   L1NORM_WALK Offsets at(int64_t index) const {
     if (dims == 1) return {index * stride[0].input, index * stride[0].output, index * stride[0].denominator};
-    Offsets o;
+    Offsets o{};
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
     for (int d = dims - 1; d >= 0; --d) {
       const int64_t next = index / size[d], i = index - next * size[d];
       o.input += i * stride[d].input;
@@ -53,6 +56,12 @@ struct Geometry {
   bool unit_stride() const {
     return row.dims == 0 || (row.dims == 1 && row.stride[0].input == 1 && row.stride[0].output == 1);
   }
+
+  // Rows of neighbours that follow each other without a gap, in input and output alike.
+  bool dense() const {
+    return unit_stride() && (rows.dims == 0 || (rows.dims == 1 && rows.stride[0].input == row.count &&
+                                                rows.stride[0].output == row.count));
+  }
 };
 
 struct Dim {
@@ -63,13 +72,21 @@ struct Dim {
 // Orders loops by stride (largest outermost) and merges neighbours that one stride describes.
 // False where more than kMaxDims are left.
 inline bool make_walk(Dim* dims, int n, Walk& walk) {
-  walk = Walk{};
+  walk.dims = 0;
+  walk.count = 1;
   for (int i = 0; i < n; ++i) walk.count *= dims[i].size;
   if (walk.count == 0) return true;
   n = static_cast<int>(std::remove_if(dims, dims + n, [](const Dim& d) { return d.size == 1; }) - dims);
-  std::stable_sort(dims, dims + n, [](const Dim& a, const Dim& b) {
+  // An insertion sort: stable, without std::stable_sort's buffer on the heap.
+  const auto outer = [](const Dim& a, const Dim& b) {
     return a.stride.output != b.stride.output ? a.stride.output > b.stride.output : a.stride.input > b.stride.input;
-  });
+  };
+  for (int i = 1; i < n; ++i) {
+    const Dim d = dims[i];
+    int at = i;
+    for (; at > 0 && outer(d, dims[at - 1]); --at) dims[at] = dims[at - 1];
+    dims[at] = d;
+  }
   for (int i = 0; i < n; ++i) {
     const Dim& d = dims[i];
     if (walk.dims > 0) {

@@ -6,8 +6,11 @@
 
 #include "../tensors.h"
 #include "kernels/resident.h"
+#include "kernels/split.h"
+#include "kernels/tile.h"
 #include "kernels/two_pass.h"
 #include "kernels/warp.h"
+#include "launch.h"
 #include "override.h"
 #include "plan.h"
 #include "stream.h"
@@ -37,8 +40,15 @@ class DeviceGuard {
   int previous_ = 0;
 };
 
-// Datacenter GPUs from Hopper on run clusters of 16 where a kernel asks for them; consumer ones (12.x) of 8.
-int max_cluster(int major) { return major < 9 ? 1 : major < 12 ? kMaxCluster : 8; }
+__global__ void probe() {}
+
+// Whether the code that runs here knows clusters: PTX of an older architecture does not, on whatever GPU it runs.
+bool has_clusters() {
+  cudaFuncAttributes attributes{};
+  if (cudaFuncGetAttributes(&attributes, probe) == cudaSuccess) return attributes.ptxVersion >= 90;
+  cudaGetLastError();  // the launch says what is wrong
+  return false;
+}
 
 Device query(int device) {
   const auto attribute = [&](cudaDeviceAttr a) {
@@ -46,15 +56,18 @@ Device query(int device) {
     check(cudaDeviceGetAttribute(&value, a, device), "cudaDeviceGetAttribute");
     return value;
   };
-  return {attribute(cudaDevAttrMultiProcessorCount), attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
-          attribute(cudaDevAttrL2CacheSize), max_cluster(attribute(cudaDevAttrComputeCapabilityMajor))};
+  return {attribute(cudaDevAttrMultiProcessorCount),
+          attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
+          attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+          attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor),
+          attribute(cudaDevAttrL2CacheSize),
+          has_clusters() ? kMaxCluster : 1};
 }
 
 // A device's properties never change; the driver is asked once.
 const Device& properties(int device) {
-  constexpr size_t kDevices = 128;
-  static std::array<std::atomic<const Device*>, kDevices> known{};
-  STD_TORCH_CHECK(device >= 0 && device < static_cast<int>(kDevices), "l1_norm: no CUDA device ", device);
+  static std::array<std::atomic<const Device*>, kMaxDevices> known{};
+  STD_TORCH_CHECK(device >= 0 && device < static_cast<int>(kMaxDevices), "l1_norm: no CUDA device ", device);
   std::atomic<const Device*>& slot = known[static_cast<size_t>(device)];
   const Device* found = slot.load(std::memory_order_acquire);
   if (found == nullptr) {
@@ -74,15 +87,70 @@ cudaStream_t current_stream(int device) {
   return static_cast<cudaStream_t>(stream);
 }
 
+// Whether rows start at the same place of a 16-byte pack in input and output.
+bool packs_align(const Call& c) {
+  const int64_t size = element_size(c.dtype);
+  const auto same = [&](int64_t a, int64_t b) { return (a - b) * size % kPackBytes == 0; };
+  if ((reinterpret_cast<uintptr_t>(c.input) - reinterpret_cast<uintptr_t>(c.output)) % kPackBytes != 0) return false;
+  const Walk& rows = c.geometry.rows;
+  for (int d = 0; d < rows.dims; ++d) {
+    if (!same(rows.stride[d].input, rows.stride[d].output)) return false;
+  }
+  return true;
+}
+
+// Device memory for one launch, from PyTorch's allocator: what the stream does next may use it again.
+class Scratch {
+ public:
+  Scratch(int device, size_t bytes) {
+    if (bytes == 0) return;
+    const int64_t size = static_cast<int64_t>(bytes), stride = 1;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(),
+                                                    aoti_torch_device_type_cuda(), device, &tensor_));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(tensor_, &data_));
+  }
+  ~Scratch() {
+    if (tensor_ != nullptr) aoti_torch_delete_tensor_object(tensor_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  AtenTensorHandle tensor_ = nullptr;
+  void* data_ = nullptr;
+};
+
 template <DType T>
 cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
   switch (plan.kernel) {
+    case Kernel::kTile:
+      return tile<T>(c, plan.tile, stream);
     case Kernel::kWarp:
       return warp<T>(c, plan.warp, stream);
     case Kernel::kResident:
       return resident<T>(c, plan.resident, stream);
+    case Kernel::kSplit: {
+      const Scratch scratch(c.device, split_scratch_bytes(plan.split));
+      return split<T>(c, plan.split, scratch.data(), stream);
+    }
     case Kernel::kTwoPass:
       return two_pass<T>(c, plan.two_pass, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
+  switch (c.dtype) {
+    case DType::kHalf:
+      return launch<DType::kHalf>(c, plan, stream);
+    case DType::kBFloat16:
+      return launch<DType::kBFloat16>(c, plan, stream);
+    case DType::kFloat:
+      return launch<DType::kFloat>(c, plan, stream);
+    case DType::kDouble:
+      return launch<DType::kDouble>(c, plan, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -92,22 +160,15 @@ void run(const Call& c) {
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
   const DeviceGuard guard(c.device);
-  const Shape shape{g.rows.count, g.row.count, c.input_dtype, g.unit_stride() && c.input_dtype == c.dtype};
-  const Plan plan = make_plan(shape, properties(c.device), wanted_kernel);
-  cudaError_t error = cudaErrorInvalidValue;
-  switch (c.dtype) {
-    case DType::kHalf:
-      error = launch<DType::kHalf>(c, plan, stream);
-      break;
-    case DType::kBFloat16:
-      error = launch<DType::kBFloat16>(c, plan, stream);
-      break;
-    case DType::kFloat:
-      error = launch<DType::kFloat>(c, plan, stream);
-      break;
-    case DType::kDouble:
-      error = launch<DType::kDouble>(c, plan, stream);
-      break;
+  const Shape shape{g.rows.count, g.row.count,   c.input_dtype, g.unit_stride() && c.input_dtype == c.dtype,
+                    g.dense(),    packs_align(c)};
+  const Device& device = properties(c.device);
+  cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
+  if (error == cudaErrorCooperativeLaunchTooLarge) {
+    // Another process holds a part of the device: no kernel that waits for all its blocks can run.
+    cudaGetLastError();
+    constexpr Kernel kPortable = Kernel::kTwoPass;
+    error = launch(c, make_plan(shape, device, &kPortable), stream);
   }
   STD_TORCH_CHECK(error != cudaErrorNoKernelImageForDevice,
                   "l1_norm: this binary has no code for the GPU of input; 'python -m l1norm info' lists what it was "

@@ -12,11 +12,41 @@
 
 namespace l1norm::cuda {
 
-// N elements that move in one instruction.
+// N elements that move in one instruction. Two-byte ones are kept in pairs: one by one they would take a register each.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
-  T at[N];
+  static constexpr bool kPairs = sizeof(T) == 2 && N > 1;
+  using Unit = std::conditional_t<kPairs, uint32_t, T>;
+  static constexpr int kUnits = kPairs ? N / 2 : N;
+  Unit units[kUnits];
+
+  __device__ __forceinline__ T operator[](int k) const {
+    if constexpr (kPairs) {
+      const unsigned short bits = static_cast<unsigned short>(k % 2 == 0 ? units[k / 2] : units[k / 2] >> 16);
+      T x;
+      memcpy(&x, &bits, sizeof x);
+      return x;
+    } else {
+      return units[k];
+    }
+  }
 };
+
+// A pack of N elements, element k being make(k).
+template <typename T, int N, typename Make>
+__device__ __forceinline__ Pack<T, N> make_pack(const Make& make) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int u = 0; u < Pack<T, N>::kUnits; ++u) {
+    if constexpr (Pack<T, N>::kPairs) {
+      const T pair[2] = {make(2 * u), make(2 * u + 1)};
+      memcpy(&pack.units[u], pair, sizeof pair);
+    } else {
+      pack.units[u] = make(u);
+    }
+  }
+  return pack;
+}
 
 // Cache hints of a kernel that reads its input twice and its result never. Together they keep the input in the L2
 // cache for the second pass: on an H200 at 32768 x 65535 float32 they took it from 0.725 to 0.82 of a copy's speed.
@@ -69,30 +99,46 @@ __device__ __forceinline__ void store_streaming(P* p, const P& pack) {
 // Vector bodies start on a 128-byte line: 16-byte alignment alone cost 4% of a copy's speed on an H200.
 constexpr int kLineBytes = 128;
 
-// Elements between p and the next line.
+// Elements between p and the next multiple of that many bytes, a power of two.
 template <typename T>
-__device__ __forceinline__ int elements_to_line(const T* p) {
-  return static_cast<int>((-reinterpret_cast<uintptr_t>(p) & (kLineBytes - 1)) / sizeof(T));
-}
-
-// Makes the compiler compute anew what it has computed from the pack.
-template <typename P>
-__device__ __forceinline__ void forget_derived(P& pack) {
-  static_assert(sizeof(P) == 16);
-  uint4 words;
-  memcpy(&words, &pack, sizeof words);
-  asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
-  memcpy(&pack, &words, sizeof words);
+__device__ __forceinline__ int elements_to(const T* p, int bytes) {
+  return static_cast<int>((-reinterpret_cast<uintptr_t>(p) & static_cast<unsigned>(bytes - 1)) / sizeof(T));
 }
 
 // What a value of T is computed in.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+// Keeps the compiler from computing an address in global memory anew from its parts wherever it is used.
+template <typename P>
+__device__ __forceinline__ P* settled(P* p) {
+  asm("" : "+l"(p));
+  __builtin_assume(__isGlobal(p));
+  return p;
+}
+
 __device__ __forceinline__ float widen(__half x) { return __half2float(x); }
 __device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ double widen(double x) { return x; }
+
+// The first and the second of two neighbours, from their bits.
+template <typename T>
+__device__ __forceinline__ float widen_first(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __low2float(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return __uint_as_float(pair << 16);
+  }
+}
+template <typename T>
+__device__ __forceinline__ float widen_second(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __high2float(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return __uint_as_float(pair & 0xffff0000u);
+  }
+}
 
 template <typename T>
 __device__ __forceinline__ T narrow(float x) {
@@ -103,6 +149,26 @@ __device__ __forceinline__ T narrow(float x) {
   } else {
     return x;
   }
+}
+
+// pack[index] without an address for the pack, which would move it from registers to memory.
+template <typename T, int N>
+__device__ __forceinline__ T element(const Pack<T, N>& pack, int index) {
+  T x = pack[0];
+#pragma unroll
+  for (int k = 1; k < N; ++k) x = k == index ? pack[k] : x;
+  return x;
+}
+
+// packs[index], likewise.
+template <typename P, int N>
+__device__ __forceinline__ P select(const P (&packs)[N], int index) {
+  P pack = packs[0];
+#pragma unroll
+  for (int u = 1; u < N; ++u) {
+    if (u == index) pack = packs[u];
+  }
+  return pack;
 }
 
 // Two values as the bits of two neighbours.
@@ -119,13 +185,15 @@ __device__ __forceinline__ uint32_t narrow_pair(float first, float second) {
   return bits;
 }
 
-// An input element as T, cast as Tensor.to() casts (to a half type by way of float), and widened again.
+// An input element as T, cast as Tensor.to() casts: to a half type by way of float.
 template <typename T, typename In>
-__device__ __forceinline__ Wide<T> read(In x) {
-  if constexpr (std::is_same_v<T, In> || std::is_same_v<T, double>) {
+__device__ __forceinline__ T read(In x) {
+  if constexpr (std::is_same_v<T, In>) {
+    return x;
+  } else if constexpr (std::is_same_v<T, double>) {
     return widen(x);
   } else {
-    return widen(narrow<T>(static_cast<float>(widen(x))));
+    return narrow<T>(static_cast<float>(widen(x)));
   }
 }
 

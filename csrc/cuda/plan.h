@@ -1,4 +1,6 @@
 // Which kernel a geometry gets on a device, and how it is launched. Pure and host-only: tested without a GPU.
+//
+// Figures are fractions of a copy's speed, measured on an H200 over 1 GiB of input.
 #pragma once
 
 #include <algorithm>
@@ -10,33 +12,56 @@ namespace l1norm::cuda {
 
 constexpr int kPackBytes = 16;
 constexpr int kMaxThreads = 1024;
-constexpr int kMaxCluster = 16;
-constexpr int kWarpKernelThreads = 256;
+constexpr int kWarpKernelThreads = 128;
+constexpr int kTileKernelThreads = 128;
+constexpr int kMostTileBytes = 32 << 10;
+constexpr int kMaxCluster = 8;  // that every GPU with clusters takes
 
 struct Device {
   int multiprocessors;
   int threads_per_multiprocessor;
+  int shared_bytes;                     // that a block may ask for
+  int shared_bytes_per_multiprocessor;  // of all its blocks
   int64_t l2_bytes;
   int max_cluster;  // blocks that can share a row, 1 before compute capability 9.0
 };
 
-enum class Kernel { kWarp, kResident, kTwoPass };
+enum class Kernel { kTile, kWarp, kResident, kSplit, kTwoPass };
+constexpr int kKernels = 5;
 
 constexpr const char* name(Kernel kernel) {
-  return kernel == Kernel::kWarp ? "warp" : kernel == Kernel::kResident ? "resident" : "two_pass";
+  constexpr const char* kNames[kKernels] = {"tile", "warp", "resident", "split", "two_pass"};
+  return kNames[static_cast<int>(kernel)];
 }
 
-// The warp kernel: `lanes` lanes hold a row, `elements` elements a lane.
-struct WarpPlan {
-  int lanes;
-  int elements;
+// The tile kernel: a warp takes that many rows at a time.
+struct TilePlan {
+  int rows;
 };
 
-// The resident kernel: a cluster of blocks holds a row, `packs` packs a thread.
+// The warp kernel: `lanes` lanes hold a row, `packs` packs a lane.
+struct WarpPlan {
+  int lanes;
+  int packs;
+};
+
+// The resident kernel: a cluster of blocks holds a row, a thread `packs` packs in registers and `shared_packs` in
+// shared memory.
 struct ResidentPlan {
   int threads;
   int packs;
   int cluster;
+  int shared_packs;
+};
+
+// The split kernel: `groups` groups of `blocks_a_row` blocks walk the rows, all on the device at once.
+struct SplitPlan {
+  int threads;
+  int packs;  // a thread, in registers
+  int blocks_a_row;
+  int groups;
+  int shared_bytes;  // a block
+  int kept_batches;  // of those that are read twice, how many a block leaves to the L2 cache
 };
 
 // The two-pass kernel: one block a row at a time, resident blocks walk the rows.
@@ -47,73 +72,167 @@ struct TwoPassPlan {
 
 struct Plan {
   Kernel kernel = Kernel::kTwoPass;
+  TilePlan tile{};
   WarpPlan warp{};
   ResidentPlan resident{};
+  SplitPlan split{};
   TwoPassPlan two_pass{};
 };
 
-// The most threads of a block whose registers hold that many packs a thread.
-constexpr int resident_threads(int packs) { return packs <= 4 ? 1024 : packs <= 8 ? 768 : 512; }
+// Threads of a block whose registers hold that many packs a thread, at the most.
+constexpr int resident_threads(int packs) { return packs <= 8 ? 640 : packs <= 16 ? 512 : 384; }
+template <int kPacks>
+constexpr int kResidentThreads = resident_threads(kPacks);
 
-template <int packs>
-constexpr int kResidentThreads = resident_threads(packs);
+// Packs a thread where shared memory holds the rest of the row.
+constexpr int kPacksBesideShared = 20;
+
+constexpr int kSplitThreads = 256;
+// Packs a thread: more would spill.
+constexpr int split_packs(bool before_hopper, int64_t element_size) {
+  return before_hopper ? 8 : element_size == 4 ? 16 : 12;
+}
+template <bool kBeforeHopper, int kElementSize>
+constexpr int kSplitPacks = split_packs(kBeforeHopper, kElementSize);
 
 // What a geometry is to the plan.
 struct Shape {
   int64_t rows;
   int64_t length;
-  DType dtype;  // of the input
-  bool held;    // may be kept as it is read: elements of a row are neighbours in memory, and no cast
+  DType dtype;   // of the input
+  bool held;     // may be kept as it is read: elements of a row are neighbours in memory, and no cast
+  bool dense;    // rows follow each other without a gap
+  bool aligned;  // packs of the input and of the output start at the same elements
+
+  int64_t row_bytes() const { return length * element_size(dtype); }
+  // The most whole packs that a row can have, wherever it starts.
+  int64_t packs() const { return row_bytes() / kPackBytes; }
+  bool is_half() const { return element_size(dtype) == 2; }
 };
 
-inline bool plan_warp(const Shape& shape, WarpPlan& plan) {
-  // {elements a row has at most, lanes, elements a lane}, each from a sweep on an H200.
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Rows so few that they do not fill the device: what counts is how long one takes, so that lanes share it.
+inline bool is_small(const Shape& shape, const Device& device) {
+  return shape.rows * 32 <= static_cast<int64_t>(device.multiprocessors) * kWarpKernelThreads;
+}
+
+// Rows so short that whole packs of them are few, a thread a row: 0.97 to 1.0 for 1 to 127 float32, where lanes that
+// share a row reach 0.05 to 0.9.
+inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) {
+  const int64_t row_bytes = shape.row_bytes();
+  if (!shape.held || !shape.dense || row_bytes == 0 || 32 * row_bytes > kMostTileBytes) return false;
+  // A few rows a lane where they are tiny, so that there is enough to copy at a time: 4 KB, and half that for float64,
+  // whose rows take longest to sum.
+  const int64_t wanted = element_size(shape.dtype) == 8 ? 2048 : 4096;
+  plan.rows = 32 * static_cast<int>(std::max<int64_t>(wanted / (32 * row_bytes), 1));
+  const int64_t block_rows = static_cast<int64_t>(plan.rows) * (kTileKernelThreads / 32);
+  // 1 KB for barriers and rounding.
+  return block_rows * row_bytes + 1024 <= device.shared_bytes && ceil_div(shape.rows, block_rows) <= INT32_MAX;
+}
+
+// Rows that a warp or a part of one holds: as many packs a lane as there are registers for, so that what lanes do
+// together costs little, but few for the half types, whose elements take the longest.
+inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) {
   constexpr struct {
-    int length, lanes, elements;
-  } kTable[] = {{4, 1, 4},    {8, 2, 4},    {16, 4, 4},    {32, 8, 4},    {64, 8, 8},
-                {128, 16, 8}, {256, 32, 8}, {512, 32, 16}, {1024, 32, 32}};
+    int packs, lanes, a_lane;
+  } kHalf[] = {{32, 4, 8}, {64, 8, 8}, {128, 16, 8}, {192, 16, 16}, {256, 32, 8}, {512, 32, 16}},
+    kOther[] = {{32, 8, 4}, {112, 8, 16}, {192, 16, 16}, {512, 32, 16}};
   if (!shape.held) return false;
-  for (const auto& entry : kTable) {
-    if (shape.length <= entry.length) {
-      plan = {entry.lanes, entry.elements};
-      return true;
+  const auto find = [&](const auto& table) {
+    for (const auto& entry : table) {
+      if (shape.packs() <= entry.packs && (entry.lanes == 32 || !is_small(shape, device))) {
+        plan = {entry.lanes, entry.a_lane};
+        return ceil_div(shape.rows, kWarpKernelThreads / entry.lanes) <= INT32_MAX;
+      }
+    }
+    return false;
+  };
+  return shape.is_half() ? find(kHalf) : find(kOther);
+}
+
+inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {
+  if (!shape.held) return false;
+  const int64_t packs = std::max<int64_t>(shape.packs(), 1);
+  // In registers alone. Elements of the half types take the longest: 8 packs a thread while that leaves room for
+  // several blocks.
+  const auto in_registers = [&](int a_thread, int cluster) {
+    const int64_t threads = ceil_div(packs, static_cast<int64_t>(a_thread) * cluster * 32) * 32;
+    plan = {static_cast<int>(std::max<int64_t>(threads, 32)), a_thread, cluster, 0};
+    return threads <= resident_threads(a_thread);
+  };
+  const auto fits = [&] { return shape.rows * plan.cluster <= INT32_MAX; };
+  if (shape.is_half() && packs <= 1536) {
+    in_registers(8, 1);
+    return fits();
+  }
+  // Rows that are fewer than multiprocessors: several blocks a row, as long as each has more than two warps.
+  int spread = 1;
+  while (spread < device.max_cluster && shape.rows * spread * 2 <= device.multiprocessors && packs > spread * 1024) {
+    spread *= 2;
+  }
+  if (spread > 1 && in_registers(16, spread)) return fits();
+  // A block of 16 packs a thread and of more than 256 threads has its multiprocessor for itself: below 352 threads too
+  // much of that stays empty (0.91 at 320 threads, where two blocks with shared memory reach 0.97).
+  const bool two_shared = shape.aligned && packs > 4096 && packs <= 5632;
+  if (!two_shared && in_registers(16, 1)) return fits();
+  if (!shape.aligned) return false;  // the kernels below store whole packs only
+  // Registers and shared memory together, the smallest cluster that holds the row: a row's blocks wait for each other,
+  // which costs the less the more they hold (131071 float32: 0.95 in a cluster of 2, 0.89 in registers alone of 4).
+  const int most = 32 * resident_threads(kPacksBesideShared) * kPackBytes;
+  for (int cluster : {1, 2, 3, 4, 8}) {
+    if (cluster > device.max_cluster) return false;
+    const int64_t a_block = ceil_div(packs, cluster);
+    // Nearly all registers and no shared memory: two whole blocks of 8192 packs are better than one with much shared
+    // memory (65535 float32: 0.97 and 0.94).
+    if (cluster == 2 && a_block > 6912 && a_block <= 8192) {
+      in_registers(16, cluster);
+      return fits();
+    }
+    const int threads = two_shared ? resident_threads(kPacksBesideShared) / 2 : resident_threads(kPacksBesideShared);
+    const int64_t shared = std::max<int64_t>(ceil_div(a_block, threads) - kPacksBesideShared, 1);
+    const int64_t bytes = shared * threads * kPackBytes;
+    // In one block up to 16 packs, past which a cluster of two blocks without any is better, where there is one.
+    const int limit = cluster == 1 && device.max_cluster > 1 && packs <= 16384 ? std::min(most, 16 * 384 * 16) : most;
+    if (bytes <= std::min(limit, device.shared_bytes - (4 << 10))) {
+      plan = {threads, kPacksBesideShared, cluster, static_cast<int>(shared)};
+      return fits();
     }
   }
   return false;
 }
 
-inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {
-  if (!shape.held) return false;
-  const int64_t packs = std::max<int64_t>(shape.length * element_size(shape.dtype) / kPackBytes, 1);
-  // As many bytes in flight on a multiprocessor as its registers hold: from a sweep on an H200. Few packs a thread for
-  // short rows, so that many blocks share a multiprocessor; up to 4096 packs two blocks of 16 a thread do, up to 6144
-  // one block of 8 a thread; beyond, a block takes the whole register file.
-  int packs_a_thread = packs <= 1024 ? 4 : packs <= 3072 ? 8 : packs <= 4096 ? 16 : packs <= 6144 ? 8 : 16;
-  if (shape.dtype == DType::kBFloat16) {
-    // More would spill; beyond 4096 packs, two passes are as fast as a cluster (0.66 of a copy on an H200).
-    packs_a_thread = 4;
-    if (packs > 4096) return false;
-  }
-  // The smallest cluster that holds the row: larger ones wait longer for each other.
-  int cluster = 1;
-  while (packs > static_cast<int64_t>(cluster) * packs_a_thread * resident_threads(packs_a_thread)) cluster *= 2;
-  if (cluster > device.max_cluster || shape.rows * cluster > INT32_MAX) return false;
-  const int64_t a_warp = static_cast<int64_t>(cluster) * packs_a_thread * 32;
-  const int warps = static_cast<int>((packs + a_warp - 1) / a_warp);
-  // A head of up to a line takes an element a thread: 64 threads for 2-byte elements.
-  plan = {std::max(warps * 32, 64), packs_a_thread, cluster};
+// Rows that no cluster holds: spread over the device, as much as fits in registers and shared memory; the rest is read
+// twice.
+inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan) {
+  if (!shape.held || shape.rows == 0) return false;
+  // Two blocks a multiprocessor: while one waits for its row's others, the other one works.
+  constexpr int kBlocks = 2;
+  const int64_t most = std::min<int64_t>(device.shared_bytes, device.shared_bytes_per_multiprocessor / kBlocks - 4096);
+  plan.threads = kSplitThreads;
+  plan.packs = split_packs(device.max_cluster == 1, element_size(shape.dtype));
+  plan.shared_bytes = static_cast<int>(std::clamp<int64_t>(most, 0, 96 << 10) / 1024 * 1024);
+  const int64_t blocks = static_cast<int64_t>(kBlocks) * device.multiprocessors;
+  const int64_t held = kSplitThreads * plan.packs + plan.shared_bytes / kPackBytes;
+  const int64_t needed = std::clamp<int64_t>(ceil_div(shape.packs(), held), 1, blocks);
+  plan.groups = static_cast<int>(std::min(shape.rows, blocks / needed));
+  // Few rows take more blocks than hold them, as long as each has four packs a thread.
+  const int64_t spread = std::max(needed, shape.packs() / (4 * kSplitThreads));
+  plan.blocks_a_row = static_cast<int>(std::min(blocks / plan.groups, spread));
+  // Half of the L2 cache, over what is read twice by all groups at once.
+  const int64_t batch_bytes = static_cast<int64_t>(kSplitThreads) * plan.packs * kPackBytes;
+  plan.kept_batches = static_cast<int>(device.l2_bytes / 2 / (batch_bytes * plan.groups * plan.blocks_a_row));
   return true;
 }
 
 inline TwoPassPlan plan_two_pass(const Shape& shape, const Device& device) {
   TwoPassPlan plan;
   // Four packs a thread repay the block's reduction; a warp is the least there is.
-  const int64_t row_bytes = shape.length * element_size(shape.dtype);
-  const int64_t packs = (row_bytes + kPackBytes - 1) / kPackBytes;
-  plan.threads = 32;
-  while (plan.threads < kMaxThreads && plan.threads * 4 < packs) plan.threads *= 2;
-  // Rows in flight take at most three quarters of the L2 cache, so that the second pass finds them there: on an H200
-  // at 32768 x 65535 float32, one block a multiprocessor runs at 0.82 of a copy, a grid of all rows at 0.6.
+  const int64_t row_bytes = shape.row_bytes();
+  const int64_t packs = ceil_div(row_bytes, kPackBytes);
+  plan.threads = static_cast<int>(std::clamp<int64_t>(ceil_div(packs, 4 * 32) * 32, 32, kMaxThreads));
+  // Rows in flight take at most three quarters of the L2 cache, so that the second pass finds them there: at
+  // 32768 x 65535 float32, one block a multiprocessor runs at 0.82, a grid of all rows at 0.6.
   const int64_t resident = device.threads_per_multiprocessor / plan.threads;
   const int64_t cached = device.l2_bytes * 3 / 4 / std::max<int64_t>(row_bytes, 1) / device.multiprocessors;
   const int64_t per_multiprocessor = std::clamp<int64_t>(cached, 1, std::max<int64_t>(resident, 1));
@@ -121,15 +240,38 @@ inline TwoPassPlan plan_two_pass(const Shape& shape, const Device& device) {
   return plan;
 }
 
+// Up to how many bytes of a row the tile kernel is the better one, where the warp kernel can take it as well.
+inline int64_t longest_tile_row(const Shape& shape) {
+  switch (element_size(shape.dtype)) {
+    case 2:
+      return 350;
+    case 4:
+      return 508;
+    default:
+      return 480;
+  }
+}
+
+// Rows that are long and so few that their clusters would leave most of the device idle: they are split.
+inline bool is_lonely(const Shape& shape, const Device& device, const ResidentPlan& plan) {
+  return shape.packs() > 16384 && shape.rows * plan.cluster * 4 <= device.multiprocessors;
+}
+
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.
 inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wanted = nullptr) {
   Plan plan;
   const auto open = [&](Kernel kernel) { return wanted == nullptr || *wanted == kernel; };
-  // A row that a warp holds needs no barrier: from 1024 elements on, blocks are as fast.
-  if (open(Kernel::kWarp) && plan_warp(shape, plan.warp)) {
+  const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_small(shape, device));
+  if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
+    plan.kernel = Kernel::kTile;
+  } else if (open(Kernel::kWarp) && plan_warp(shape, device, plan.warp)) {
     plan.kernel = Kernel::kWarp;
-  } else if (open(Kernel::kResident) && plan_resident(shape, device, plan.resident)) {
+  } else if (open(Kernel::kResident) && plan_resident(shape, device, plan.resident) &&
+             !(wanted == nullptr && is_lonely(shape, device, plan.resident))) {
     plan.kernel = Kernel::kResident;
+  } else if (open(Kernel::kSplit) && (wanted != nullptr || shape.packs() > 8192) &&
+             plan_split(shape, device, plan.split)) {
+    plan.kernel = Kernel::kSplit;
   } else {
     plan.kernel = Kernel::kTwoPass;
     plan.two_pass = plan_two_pass(shape, device);

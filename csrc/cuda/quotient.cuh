@@ -1,9 +1,10 @@
 // Quotients by a divisor that a whole row shares, without a division.
 //
 // Each divide() proves its own rounding: two approximations that bracket the exact quotient round alike. Where they
-// do not (about one element in 2^19 for float32, 2^10 for half types), or where an operand is outside the range that
-// the proof covers, it answers false, and the caller takes divide_exactly(). usable is false for a divisor that leaves
-// no room for the proof: zero, infinite, NaN, or near the ends of the range.
+// do not (about one element in 2^17 for float32, 2^15 for bfloat16, 2^12 for float16), or where an operand is outside
+// the range that the proof covers, it answers false, and the caller takes exact_quotient(). For a divisor near the ends
+// of the range, which leaves no room for the proof, it always does. For a zero, infinite or NaN one the quotients are
+// products with its reciprocal, which is exact.
 #pragma once
 
 #include "../exact.h"
@@ -11,100 +12,140 @@
 
 namespace l1norm::cuda {
 
-// The bits of |x| less one: zeros rank above everything, so the least of a pack is that of its smallest number but
-// zero.
-__device__ __forceinline__ uint32_t rank_but_zero(float x) { return (__float_as_uint(x) & 0x7fffffffu) - 1u; }
-
-// What rank_but_zero() must not be below for |x| >= smallest.
-__device__ __forceinline__ uint32_t tiny_limit(float smallest) {
-  const uint32_t bits = __float_as_uint(smallest);
-  return bits == 0 ? 0 : bits - 1;
+// Within 2^-23 of 1 / x, for a normal x whose reciprocal is normal.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
+
+// Within 2^-52 of it: the approximation has 20 bits, which each Newton step doubles.
+__device__ __forceinline__ double approximate_reciprocal(double x) {
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  y = fma(fma(-x, y, 1.0), y, y);
+  return fma(fma(-x, y, 1.0), y, y);
+}
+
+// A divisor as two floats, within 2^-48 of it.
+struct FloatDivisor {
+  float hi, lo;
+  bool usable;
+  bool is_special;  // zero, infinite or NaN
+
+  // Within 2^-51 of max(sum / count, eps); exact_quotient() has the rest.
+  __device__ __forceinline__ FloatDivisor(const Sum& sum, const Count& count, double eps) {
+    double m = (sum.hi + sum.lo) * count.reciprocal;
+    if (m < eps) m = eps;
+    // Its first 24 bits: a subtraction in place of a conversion back.
+    const double first = __hiloint2double(__double2hiint(m), __double2loint(m) & ~((1 << 29) - 1));
+    hi = static_cast<float>(first);
+    lo = static_cast<float>(m - first);
+    usable = hi > 0x1p-100f && hi < 0x1p100f;
+    is_special = false;
+    if (usable) return;
+    if (!is_finite(sum.hi)) m = sum.hi;  // sum.lo says nothing then
+    is_special = usable = m == 0.0 || !is_finite(m);
+    hi = static_cast<float>(m);
+  }
+
+  // Of a special divisor.
+  __device__ __forceinline__ float reciprocal() const { return hi == 0.0f ? INFINITY : hi > 0.0f ? 0.0f : hi; }
+};
 
 template <typename T>
 struct Quotient;
 
-// One Newton step from x * inverse, with the divisor in two floats. The correction is within 2^-22 of the exact one
-// wherever a rounding boundary is near, so scaling it by 1 +- 2^-20 brackets the quotient.
+// One Newton step from x times an approximate inverse. Near a rounding boundary the correction is at least 2^-25 of
+// the quotient and within 2^-20 of the exact one, so scaling it by 1 +- 2^-18 brackets the quotient.
 template <>
 struct Quotient<float> {
   float hi, lo, inverse, above, below;
   uint32_t limit;
   bool usable;
 
-  __device__ __forceinline__ void set(Divisor m) {
-    usable = m.hi > 0x1p-100 && m.hi < 0x1p100;
-    hi = static_cast<float>(m.hi);
-    lo = static_cast<float>((m.hi - static_cast<double>(hi)) + m.lo);
-    inverse = 1.0f / hi;
-    above = inverse * (1.0f + 0x1p-20f);
-    below = inverse * (1.0f - 0x1p-20f);
-    // Above it remainders are exact and quotients normal.
-    limit = tiny_limit(fmaxf(0x1p-101f, hi * 0x1p-125f));
+  Quotient() = default;
+  __device__ __forceinline__ Quotient(const Sum& sum, const Count& count, double eps) {
+    const FloatDivisor m(sum, count, eps);
+    hi = m.hi;
+    lo = m.lo;
+    usable = m.usable;
+    inverse = approximate_reciprocal(hi);
+    above = inverse * -(1.0f + 0x1p-18f);
+    below = inverse * -(1.0f - 0x1p-18f);
+    // From it on remainders lose nothing and quotients are normal.
+    limit = 2u * __float_as_uint(fmaxf(0x1p-101f, hi * 0x1p-125f)) - 1u;
+    if (m.is_special) {
+      inverse = m.reciprocal();
+      hi = lo = above = below = -0.0f;
+      limit = 0;
+    }
   }
 
   template <int N>
-  __device__ __forceinline__ bool divide(const float (&x)[N], Pack<float, N>& y) const {
+  __device__ __forceinline__ bool divide(const Pack<float, N>& x, Pack<float, N>& y) const {
     uint32_t least = ~0u, differ = 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float q = x[k] * inverse;
-      const float r = fmaf(-q, lo, fmaf(-q, hi, x[k]));
-      const float high = fmaf(r, above, q);
-      differ |= __float_as_uint(high) ^ __float_as_uint(fmaf(r, below, q));
-      least = min(least, rank_but_zero(x[k]));
-      y.at[k] = copysignf(high, x[k]);  // -0 / m is -0, which the sum with the remainder loses
+      // Of this sign, so that a zero keeps its own.
+      const float excess = fmaf(q, lo, fmaf(q, hi, -x[k]));
+      y.units[k] = fmaf(excess, above, q);
+      differ |= __float_as_uint(y.units[k]) ^ __float_as_uint(fmaf(excess, below, q));
+      // Zeros rank above everything: their quotients are exact.
+      least = min(least, 2u * __float_as_uint(x[k]) - 1u);
     }
-    return differ == 0 && least >= limit;
+    return usable && differ == 0 && least >= limit;
   }
 };
 
-// Products with the inverse, scaled by 1 +- 1.5 * 2^-22: more than the four roundings, of divisor, inverse, scaled
-// inverse and product, can amount to.
+// Products of the magnitude with bounds of the inverse, rounded outwards: they bracket the quotient whatever its size.
 template <typename T>
 struct HalfQuotient {
   float above, below;
-  uint32_t limit;
   bool usable;
 
-  __device__ __forceinline__ void set(Divisor m) {
-    usable = m.hi > 0x1p-100 && m.hi < 0x1p100;
-    const float inverse = 1.0f / static_cast<float>(m.hi);
-    above = inverse * (1.0f + 0x1.8p-22f);
-    below = inverse * (1.0f - 0x1.8p-22f);
-    // Products must be normal floats. Those of float16 numbers always are.
-    limit = std::is_same_v<T, __half> ? 0 : tiny_limit(static_cast<float>(m.hi * 0x1p-120));
+  HalfQuotient() = default;
+  __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps) {
+    const FloatDivisor m(sum, count, eps);
+    usable = m.usable;
+    const float inverse = approximate_reciprocal(m.hi);
+    // 1 / m = inverse / (1 - rest), and rest is below 2^-21.
+    const float rest = fmaf(-inverse, m.lo, fmaf(-inverse, m.hi, 1.0f));
+    above = __fmaf_ru(inverse, rest + 0x1p-40f, inverse);
+    below = __fmaf_rd(inverse, rest - 0x1p-40f, inverse);
+    if (m.is_special) above = below = m.reciprocal();
   }
 
   template <int N>
-  __device__ __forceinline__ bool divide(const float (&x)[N], Pack<T, N>& y) const {
-    uint32_t differ = 0;
+  __device__ __forceinline__ bool divide(const Pack<T, N>& x, Pack<T, N>& y) const {
     if constexpr (N == 1) {
-      y.at[0] = narrow<T>(x[0] * above);
-      differ = bits(y.at[0]) ^ bits(narrow<T>(x[0] * below));
+      const Pack<T, 2> pair = make_pack<T, 2>([&](int k) { return k == 0 ? x[0] : T{}; });
+      Pack<T, 2> quotients;
+      const bool proven = divide(pair, quotients);
+      y.units[0] = quotients[0];
+      return proven;
     } else {
+      uint32_t differ = 0;
 #pragma unroll
-      for (int k = 0; k < N; k += 2) {  // two conversions are one instruction
-        const uint32_t high = narrow_pair<T>(x[k] * above, x[k + 1] * above);
-        differ |= high ^ narrow_pair<T>(x[k] * below, x[k + 1] * below);
-        memcpy(&y.at[k], &high, sizeof high);
+      for (int k = 0; k < N / 2; ++k) {
+        const float first = fabsf(widen_first<T>(x.units[k])), second = fabsf(widen_second<T>(x.units[k]));
+        const uint32_t high = narrow_pair<T>(__fmul_ru(first, above), __fmul_ru(second, above));
+        differ |= high ^ narrow_pair<T>(__fmul_rd(first, below), __fmul_rd(second, below));
+        y.units[k] = high | (x.units[k] & 0x80008000u);
       }
+      return usable && differ == 0;
     }
-    uint32_t least = ~0u;
-    if constexpr (!std::is_same_v<T, __half>) {
-#pragma unroll
-      for (int k = 0; k < N; ++k) least = min(least, rank_but_zero(x[k]));
-    }
-    return differ == 0 && least >= limit;
   }
-
-  static __device__ __forceinline__ unsigned short bits(__half x) { return __half_as_ushort(x); }
-  static __device__ __forceinline__ unsigned short bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
 };
 template <>
-struct Quotient<__half> : HalfQuotient<__half> {};
+struct Quotient<__half> : HalfQuotient<__half> {
+  using HalfQuotient::HalfQuotient;
+};
 template <>
-struct Quotient<__nv_bfloat16> : HalfQuotient<__nv_bfloat16> {};
+struct Quotient<__nv_bfloat16> : HalfQuotient<__nv_bfloat16> {
+  using HalfQuotient::HalfQuotient;
+};
 
 // One Newton step with the divisor in two doubles: within 2^-52 ulp of the exact quotient before it is rounded.
 template <>
@@ -112,22 +153,29 @@ struct Quotient<double> {
   double hi, lo, inverse, smallest;
   bool usable;
 
-  __device__ __forceinline__ void set(Divisor m) {
+  Quotient() = default;
+  __device__ __forceinline__ Quotient(const Sum& sum, const Count& count, double eps) {
+    const Divisor m = make_divisor<double>(sum, count, eps);
     usable = m.hi > 0x1p-900 && m.hi < 0x1p900 && m.shift == 0;
     hi = m.hi;
     lo = m.lo;
-    inverse = 1.0 / m.hi;
+    inverse = approximate_reciprocal(m.hi);
     smallest = fmax(0x1p-960, m.hi * 0x1p-1020);
+    if (m.hi == 0.0 || !is_finite(m.hi)) {
+      usable = true;
+      inverse = m.hi == 0.0 ? INFINITY : m.hi > 0.0 ? 0.0 : m.hi;
+      hi = lo = smallest = 0.0;
+    }
   }
 
   template <int N>
-  __device__ __forceinline__ bool divide(const double (&x)[N], Pack<double, N>& y) const {
-    bool proven = true;
+  __device__ __forceinline__ bool divide(const Pack<double, N>& x, Pack<double, N>& y) const {
+    bool proven = usable;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const double q = x[k] * inverse;
-      const double r = fma(-q, lo, fma(-q, hi, x[k]));
-      y.at[k] = copysign(fma(r, inverse, q), x[k]);
+      // Of this sign, so that a zero keeps its own.
+      y.units[k] = fma(fma(q, lo, fma(q, hi, -x[k])), -inverse, q);
       proven &= fabs(x[k]) >= smallest || x[k] == 0.0;
     }
     return proven;
@@ -136,19 +184,40 @@ struct Quotient<double> {
 
 // x / m rounded once to T, for any x and m.
 template <typename T>
-__device__ __forceinline__ T exact_quotient(Wide<T> x, Divisor m) {
+__device__ __forceinline__ T exact_quotient(T x, Divisor m) {
   if constexpr (sizeof(T) == 2) {
-    return narrow<T>(round_to_odd_float(quotient_to_odd(x, m)));
+    return narrow<T>(round_to_odd_float(quotient_to_odd(widen(x), m)));
   } else {
     return divide_exactly(x, m);
   }
 }
 
-// One quotient, by the fast path where that proves it.
+// Whether what is not proven is better read again than kept in registers: for float64 it is next to nothing.
 template <typename T>
-__device__ __forceinline__ T divide_one(const Quotient<T>& quotient, const Wide<T> (&x)[1], const Divisor& m) {
+constexpr bool kReadAgain = sizeof(T) == 8;
+
+// The quotient of one element whose pack was not proven.
+template <typename T>
+__device__ __forceinline__ T divide_again(T x, const Quotient<T>& quotient, const Divisor& m) {
+  const Pack<T, 1> element{{x}};
   Pack<T, 1> y;
-  return quotient.usable && quotient.divide(x, y) ? y.at[0] : exact_quotient<T>(x[0], m);
+  return quotient.divide(element, y) ? y[0] : exact_quotient(x, m);
+}
+
+// The quotients of a pack that was not proven; halves go in pairs, as they are kept.
+template <typename T, int N>
+__device__ __forceinline__ void divide_each_again(const Pack<T, N>& pack, T* y, const Quotient<T>& quotient,
+                                                  const Divisor& m) {
+  constexpr int kUnits = Pack<T, N>::kUnits, kUnit = N / kUnits;
+#pragma unroll 1
+  for (int u = 0; u < kUnits; ++u) {
+    Pack<T, kUnit> unit{{pack.units[0]}}, result;
+#pragma unroll
+    for (int k = 1; k < kUnits; ++k) unit.units[0] = k == u ? pack.units[k] : unit.units[0];
+    const bool proven = quotient.divide(unit, result);
+#pragma unroll
+    for (int k = 0; k < kUnit; ++k) y[u * kUnit + k] = proven ? result[k] : exact_quotient(unit[k], m);
+  }
 }
 
 }  // namespace l1norm::cuda

@@ -6,12 +6,17 @@
 
 namespace l1norm::cuda {
 
+// The sum of the lane whose number differs in the bit `lanes`.
+__device__ __forceinline__ Sum shuffled(const Sum& sum, int lanes) {
+  return {__shfl_xor_sync(0xffffffffu, sum.hi, lanes), __shfl_xor_sync(0xffffffffu, sum.lo, lanes)};
+}
+
 // The sum of each aligned group of kLanes lanes. Every lane of it gets the same bits: two_sum is commutative.
 template <int kLanes = 32>
 __device__ __forceinline__ Sum warp_sum(Sum sum) {
 #pragma unroll
   for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
-    sum = sum + Sum{__shfl_xor_sync(0xffffffffu, sum.hi, lanes), __shfl_xor_sync(0xffffffffu, sum.lo, lanes)};
+    sum = sum + shuffled(sum, lanes);
   }
   return sum;
 }
@@ -83,9 +88,14 @@ __device__ __forceinline__ Sum cluster_sum(Sum sum, ClusterSumStorage<kCluster, 
     if (lane == 0) *place = make_double2(sum.hi, sum.lo);
     __syncthreads();
   }
+  // Each aligned group of as many lanes as there are parts adds them all, so that no step is spent on zeros.
+  const int parts = kCluster * warps;
+  const int lanes = parts > 16 ? 32 : parts > 8 ? 16 : parts > 4 ? 8 : 4;
   Sum total;
-  for (int k = lane; k < kCluster * warps; k += 32) total = total + Sum{storage.parts[k].x, storage.parts[k].y};
-  return warp_sum(total);
+  for (int k = lane % lanes; k < parts; k += lanes) total = total + Sum{storage.parts[k].x, storage.parts[k].y};
+#pragma unroll 1
+  for (int step = lanes / 2; step > 0; step /= 2) total = total + shuffled(total, step);
+  return total;
 }
 
 }  // namespace l1norm::cuda

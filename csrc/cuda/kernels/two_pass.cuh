@@ -1,21 +1,26 @@
 // The two-pass kernel, instantiated for one result type by each two_pass_*.cu.
 #pragma once
 
-#include "../accumulate.cuh"
-#include "../quotient.cuh"
+#include "../held.cuh"
 #include "../reduce.cuh"
 #include "two_pass.h"
 
+#include <algorithm>
+
 namespace l1norm::cuda {
 namespace two_pass_kernel {
+
+// More would spill.
+template <typename T>
+constexpr int kTwoPassThreads = sizeof(T) == 8 ? 768 : kMaxThreads;
 
 // A row's elements as neighbours in memory: a scalar head up to a line, packs, a scalar tail.
 template <typename In, typename T>
 struct UnitRow {
   static constexpr int kPack = kPackBytes / (sizeof(In) > sizeof(T) ? sizeof(In) : sizeof(T));
-  // Packs that a thread has in flight; more would spill at 1024 threads. The first pass's last batch stays in registers
+  // Packs that a thread has in flight; more would spill. The first pass's last batch stays in registers
   // for the second.
-  static constexpr int kBatch = kPack == 8 || sizeof(T) == 8 ? 3 : 4;
+  static constexpr int kBatch = std::is_same_v<In, T> && sizeof(T) == 4 ? 3 : 2;
   using InPack = Pack<In, kPack>;
   using OutPack = Pack<T, kPack>;
 
@@ -31,14 +36,14 @@ struct UnitRow {
       : x(x_),
         y(y_),
         length(walk.count),
-        head(min(static_cast<int64_t>(elements_to_line(x)), length)),
+        head(min(static_cast<int64_t>(elements_to(x, kLineBytes)), length)),
         packs((length - head) / kPack) {}
 
   __device__ __forceinline__ Sum sum() {
-    Sum sum;
+    Tally<T> tally;
     each_outside_packs([&](int64_t i) {
-      const Wide<T> value[1] = {read<T>(x[i])};
-      add_magnitudes(sum, value);
+      const Pack<T, 1> value{{read<T>(x[i])}};
+      tally.template add<1>(&value);
     });
     const int64_t step = static_cast<int64_t>(blockDim.x) * kBatch;
     const int64_t last = packs > 0 ? (packs - 1) / step * step : 0;
@@ -50,27 +55,23 @@ struct UnitRow {
       }
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
-        Wide<T> values[kPack];
-        widen_pack(held[u], values);
-        add_magnitudes(sum, values);
+        const OutPack values = cast(held[u]);
+        tally.template add<1>(&values);
       }
-      if (held_first >= last) return sum;
+      if (held_first >= last) return tally.sum();
     }
   }
 
-  __device__ __forceinline__ void divide(const Quotient<T>& quotient, Divisor m) const {
-    if (!quotient.usable) {
-      for (int64_t i = threadIdx.x; i < length; i += blockDim.x) y[i] = exact_quotient<T>(read<T>(x[i]), m);
-      return;
-    }
+  __device__ __forceinline__ void divide(const Quotient<T>& quotient, const Sum& total, const Call& c) const {
     each_outside_packs([&](int64_t i) {
-      const Wide<T> value[1] = {read<T>(x[i])};
-      y[i] = divide_one(quotient, value, m);
+      const Pack<T, 1> value{{read<T>(x[i])}};
+      Pack<T, 1> result;
+      y[i] = quotient.divide(value, result) ? result[0] : exact_quotient(value[0], exact_divisor<T>(total, c));
     });
     if (reinterpret_cast<uintptr_t>(y + head) % sizeof(OutPack) == 0) {
-      divide_packs<true>(quotient, m);
+      divide_packs<true>(quotient, total, c);
     } else {
-      divide_packs<false>(quotient, m);
+      divide_packs<false>(quotient, total, c);
     }
   }
 
@@ -85,51 +86,55 @@ struct UnitRow {
     return reinterpret_cast<const InPack*>(x + head + i * kPack);
   }
 
-  __device__ __forceinline__ static void widen_pack(const InPack& pack, Wide<T> (&values)[kPack]) {
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) values[k] = read<T>(pack.at[k]);
+  __device__ __forceinline__ static OutPack cast(const InPack& pack) {
+    if constexpr (std::is_same_v<In, T>) {
+      return pack;
+    } else {
+      return make_pack<T, kPack>([&](int k) { return read<T>(pack[k]); });
+    }
   }
 
   // False where a quotient is not proven; nothing is stored then.
   template <bool kAligned>
   __device__ __forceinline__ bool divide_pack(int64_t i, const InPack& in, const Quotient<T>& quotient) const {
-    Wide<T> values[kPack];
-    widen_pack(in, values);
     OutPack pack;
-    if (!quotient.divide(values, pack)) return false;
+    if (!quotient.divide(cast(in), pack)) return false;
     T* to = y + head + i * kPack;
     if constexpr (kAligned) {
       store_streaming(reinterpret_cast<OutPack*>(to), pack);
     } else {
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) to[k] = pack.at[k];
+      for (int k = 0; k < kPack; ++k) to[k] = pack[k];
     }
     return true;
   }
 
   // Divides the packs of a batch that `unproven` names by their bits. They are read again, after the batch is done
   // with, so that this rare path takes no registers from the common one.
-  __device__ __forceinline__ void divide_exactly_again(int64_t first, unsigned unproven, Divisor m) const {
+  __device__ __forceinline__ void divide_rest(int64_t first, unsigned unproven, const Quotient<T>& quotient,
+                                              const Sum& total, const Call& c) const {
+    if (unproven == 0) return;
+    const Divisor m = exact_divisor<T>(total, c);
     while (unproven != 0) {
       const int u = __ffs(static_cast<int>(unproven)) - 1;
       unproven &= unproven - 1;
       const int64_t at = head + (first + u * static_cast<int64_t>(blockDim.x)) * kPack;
 #pragma unroll 1
-      for (int k = 0; k < kPack; ++k) y[at + k] = exact_quotient<T>(read<T>(x[at + k]), m);
+      for (int k = 0; k < kPack; ++k) y[at + k] = divide_again(read<T>(x[at + k]), quotient, m);
     }
   }
 
   // What is held first, then backwards: what was read last is in the nearest cache. y may be x, so a load comes before
   // a store only of the thread's own packs.
   template <bool kAligned>
-  __device__ __forceinline__ void divide_packs(const Quotient<T>& quotient, Divisor m) const {
+  __device__ __forceinline__ void divide_packs(const Quotient<T>& quotient, const Sum& total, const Call& c) const {
     unsigned unproven = 0;
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       const int64_t i = held_first + u * static_cast<int64_t>(blockDim.x);
       if (i < packs && !divide_pack<kAligned>(i, held[u], quotient)) unproven |= 1u << u;
     }
-    divide_exactly_again(held_first, unproven, m);
+    divide_rest(held_first, unproven, quotient, total, c);
     const int64_t step = static_cast<int64_t>(blockDim.x) * kBatch;
     for (int64_t first = held_first - step; first >= 0; first -= step) {
       InPack in_flight[kBatch];
@@ -143,7 +148,7 @@ struct UnitRow {
         const int64_t i = first + u * static_cast<int64_t>(blockDim.x);
         if (!divide_pack<kAligned>(i, in_flight[u], quotient)) unproven |= 1u << u;
       }
-      divide_exactly_again(first, unproven, m);
+      divide_rest(first, unproven, quotient, total, c);
     }
   }
 };
@@ -158,19 +163,20 @@ struct StridedRow {
   __device__ __forceinline__ StridedRow(const In* x_, T* y_, const Walk& walk_) : x(x_), y(y_), walk(walk_) {}
 
   __device__ __forceinline__ Sum sum() const {
-    Sum sum;
+    Tally<T> tally;
     for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
-      const Wide<T> value[1] = {read<T>(x[walk.at(i).input])};
-      add_magnitudes(sum, value);
+      const Pack<T, 1> value{{read<T>(x[walk.at(i).input])}};
+      tally.template add<1>(&value);
     }
-    return sum;
+    return tally.sum();
   }
 
-  __device__ __forceinline__ void divide(const Quotient<T>& quotient, Divisor m) const {
+  __device__ __forceinline__ void divide(const Quotient<T>& quotient, const Sum& total, const Call& c) const {
     for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
       const Offsets o = walk.at(i);
-      const Wide<T> value[1] = {read<T>(x[o.input])};
-      y[o.output] = divide_one(quotient, value, m);
+      const Pack<T, 1> value{{read<T>(x[o.input])}};
+      Pack<T, 1> result;
+      y[o.output] = quotient.divide(value, result) ? result[0] : exact_quotient(value[0], exact_divisor<T>(total, c));
     }
   }
 };
@@ -178,12 +184,12 @@ struct StridedRow {
 template <typename T>
 struct Shared {
   BlockSumStorage sums;
-  Divisor divisor;
+  Sum total;
   Quotient<T> quotient;
 };
 
 template <typename In, typename T, bool kUnitStride>
-__global__ void __launch_bounds__(kMaxThreads) kernel(const __grid_constant__ Call c) {
+__global__ void __launch_bounds__(kTwoPassThreads<T>) kernel(const __grid_constant__ Call c) {
   __shared__ Shared<T> shared;
   const Geometry& g = c.geometry;
   for (int64_t r = blockIdx.x; r < g.rows.count; r += gridDim.x) {
@@ -192,26 +198,24 @@ __global__ void __launch_bounds__(kMaxThreads) kernel(const __grid_constant__ Ca
                                                                            static_cast<T*>(c.output) + o.output, g.row);
     const Sum sum = block_sum(row.sum(), shared.sums);
     if (threadIdx.x == 0) {
-      shared.divisor = make_divisor<Wide<T>>(sum, c.count, c.eps);
-      shared.quotient.set(shared.divisor);
-      if (c.denominator != nullptr) {
-        static_cast<Wide<T>*>(c.denominator)[o.denominator] = rounded(shared.divisor, Wide<T>{});
-      }
+      shared.total = sum;
+      shared.quotient = Quotient<T>(sum, c.count, c.eps);
+      if (c.denominator != nullptr) write_denominator<T>(c, o.denominator, sum);
     }
     // Orders this row's use of shared memory; the next row's divisor waits for the barrier in block_sum, or, in a block
     // of one warp, for the one below.
     __syncthreads();
     const Quotient<T> quotient = shared.quotient;
-    const Divisor divisor = shared.divisor;
+    const Sum total = shared.total;
     if (blockDim.x == 32) __syncwarp();
-    row.divide(quotient, divisor);
+    row.divide(quotient, total, c);
   }
 }
 
 template <typename In, typename T>
 cudaError_t launch(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) {
   const auto function = c.geometry.unit_stride() ? kernel<In, T, true> : kernel<In, T, false>;
-  function<<<plan.blocks, plan.threads, 0, stream>>>(c);
+  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<T>), 0, stream>>>(c);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,5 @@
-// Short rows in the registers of a warp, or several rows a warp. Rows whose elements are neighbours in memory, without
-// a cast. Elements move one a lane: neighbouring lanes and rows keep that coalesced at any alignment and length.
+// Rows of up to a few thousand bytes in the registers of a warp or a part of one: read once, written once, no barrier.
+// Rows whose elements are neighbours in memory, without a cast.
 #pragma once
 
 #include <cuda_runtime.h>

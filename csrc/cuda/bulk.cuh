@@ -1,0 +1,110 @@
+// A warp's copies between global and shared memory.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "pack.cuh"
+
+namespace l1norm::cuda {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define L1NORM_BULK_COPY 1
+#else
+#define L1NORM_BULK_COPY 0
+#endif
+
+// Copies `bytes` bytes, elements of T, to or from shared memory at a 16-byte boundary, by one whole warp: the copy
+// engine takes what is aligned where there is one, the lanes the rest.
+class WarpCopy {
+ public:
+  __device__ __forceinline__ explicit WarpCopy(uint64_t* barrier) : barrier_(address(barrier)) {
+#if L1NORM_BULK_COPY
+    if (lane() == 0) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_) : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+#endif
+  }
+
+  // Returns once every lane may read what was copied. Called once.
+  template <typename T>
+  __device__ __forceinline__ void load(unsigned char* shared, const T* global, int bytes) const {
+    const int whole = whole_packs(global, bytes);
+#if L1NORM_BULK_COPY
+    if (lane() == 0 && whole > 0) {
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_), "r"(whole) : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       address(shared)),
+                   "l"(global), "r"(whole), "r"(barrier_)
+                   : "memory");
+    }
+#else
+    const uint4* from = reinterpret_cast<const uint4*>(global);
+    uint4* to = reinterpret_cast<uint4*>(shared);
+#pragma unroll 8
+    for (int i = lane(); i < whole / 16; i += 32) to[i] = from[i];
+#endif
+    T* rest = reinterpret_cast<T*>(shared);
+    for (int i = whole / static_cast<int>(sizeof(T)) + lane(); i < bytes / static_cast<int>(sizeof(T)); i += 32) {
+      rest[i] = global[i];
+    }
+#if L1NORM_BULK_COPY
+    if (whole > 0) {
+      asm volatile(
+          "{\n"
+          ".reg .pred done;\n"
+          "again:\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
+          "@!done bra again;\n"
+          "}\n" ::"r"(barrier_)
+          : "memory");
+    }
+#endif
+    __syncwarp();
+  }
+
+  // Returns once shared memory may be given up.
+  template <typename T>
+  __device__ __forceinline__ void store(T* global, const unsigned char* shared, int bytes) const {
+    const int whole = whole_packs(global, bytes);
+#if L1NORM_BULK_COPY
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+    __syncwarp();
+#if L1NORM_BULK_COPY
+    if (lane() == 0 && whole > 0) {
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(address(shared)),
+                   "r"(whole)
+                   : "memory");
+      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+#else
+    const uint4* from = reinterpret_cast<const uint4*>(shared);
+    uint4* to = reinterpret_cast<uint4*>(global);
+#pragma unroll 8
+    for (int i = lane(); i < whole / 16; i += 32) to[i] = from[i];
+#endif
+    const T* rest = reinterpret_cast<const T*>(shared);
+    for (int i = whole / static_cast<int>(sizeof(T)) + lane(); i < bytes / static_cast<int>(sizeof(T)); i += 32) {
+      global[i] = rest[i];
+    }
+#if L1NORM_BULK_COPY
+    if (lane() == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  static __device__ __forceinline__ uint32_t address(const void* shared) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  }
+  static __device__ __forceinline__ int whole_packs(const void* global, int bytes) {
+    return reinterpret_cast<uintptr_t>(global) % 16 == 0 ? bytes / 16 * 16 : 0;
+  }
+
+  uint32_t barrier_;
+};
+
+}  // namespace l1norm::cuda

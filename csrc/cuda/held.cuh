@@ -1,0 +1,223 @@
+// A thread's share of a row that stays on chip from its read to its write.
+#pragma once
+
+#include "../call.h"
+#include "accumulate.cuh"
+#include "plan.h"
+#include "quotient.cuh"
+
+namespace l1norm::cuda {
+
+template <typename T>
+__device__ __forceinline__ Divisor exact_divisor(const Sum& total, const Call& c) {
+  return make_divisor<Wide<T>>(total, c.count, c.eps);
+}
+
+// Packs of the body, and kEdge elements each, at most, of the head up to the body's line and of the tail after its last
+// pack. kAnyOutput: the output's alignment may differ from the input's. kStep: step, where it is known.
+template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0>
+struct Held {
+  static constexpr int kPack = kPackBytes / sizeof(T);
+  using RowPack = Pack<T, kPack>;
+
+  const T* x;
+  T* y;
+  int head;             // elements ahead of the body
+  int packs;            // in the body
+  int first;            // the thread's first pack
+  int step;             // from one of its packs to the next
+  int edge[2 * kEdge];  // its elements of head and tail, from the row's start; -1 for none
+  RowPack held[kPacks];
+  Pack<T, 1> edge_value[2 * kEdge];
+
+  // The body starts at a multiple of `line` bytes. The thread holds elements head_index, head_index + step and so on of
+  // the head and likewise of the tail, if there are such.
+  __device__ __forceinline__ Held(const T* x_, T* y_, int length, int line, int first_, int step_, int head_index,
+                                  int tail_index)
+      : x(x_), y(y_), first(first_), step(step_) {
+    head = min(elements_to(x, line), length);
+    packs = (length - head) / kPack;
+    const int tail = head + packs * kPack;
+#pragma unroll
+    for (int e = 0; e < kEdge; ++e) {
+      const int h = head_index + e * step, t = tail_index + e * step;
+      edge[2 * e] = h < head ? h : -1;
+      edge[2 * e + 1] = t < length - tail ? tail + t : -1;
+    }
+    const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) {
+      held[u] = u * step < packs - first ? *body : RowPack{};
+      body = next(body);
+    }
+#pragma unroll
+    for (int e = 0; e < 2 * kEdge; ++e) edge_value[e].units[0] = edge[e] >= 0 ? x[edge[e]] : T{};
+  }
+
+  __device__ __forceinline__ Tally<T> tally() const {
+    Tally<T> tally;
+    tally.template add<2 * kEdge>(edge_value);
+    constexpr int kGroup = kGroupOf<kPacks, kPack>;
+    static_assert(kPacks % kGroup == 0);
+#pragma unroll
+    for (int u = 0; u < kPacks; u += kGroup) {
+      if (u * step >= packs) break;  // the same in all of a row's threads, or nearly
+      tally.template add<kGroup>(held + u);
+    }
+    return tally;
+  }
+
+  // total: the row's.
+  __device__ __forceinline__ void divide(const Sum& total, const Call& c) const {
+    const Quotient<T> quotient(total, c.count, c.eps);
+    // What is not proven, by bits: packs, then edges.
+    static_assert(kPacks + 2 * kEdge <= 32);
+    unsigned unproven = 0;
+#pragma unroll
+    for (int e = 0; e < 2 * kEdge; ++e) {
+      Pack<T, 1> one;
+      if (!quotient.divide(edge_value[e], one)) {
+        unproven |= 1u << (kPacks + e);
+      } else if (edge[e] >= 0) {
+        y[edge[e]] = one[0];
+      }
+    }
+    if (!kAnyOutput || reinterpret_cast<uintptr_t>(y + head) % sizeof(RowPack) == 0) {
+      divide_packs<true>(quotient, unproven);
+    } else {
+      divide_packs<false>(quotient, unproven);
+    }
+    if (unproven == 0) return;
+    const Divisor m = exact_divisor<T>(total, c);
+    while (unproven != 0) {
+      const int u = __ffs(static_cast<int>(unproven)) - 1;
+      const int i = first + u * step;
+      unproven &= unproven - 1;
+      if (u >= kPacks) {
+        const Pack<T, 1> value = select(edge_value, u - kPacks);
+        int at = edge[0];
+#pragma unroll
+        for (int e = 1; e < 2 * kEdge; ++e) at = u - kPacks == e ? edge[e] : at;
+        if (at >= 0) y[at] = divide_again(value[0], quotient, m);
+      } else if (i < packs) {
+        // Read again where that is so rare that registers are dearer: in place too, what is not proven is still there.
+        const RowPack pack = kReadAgain<T> ? reinterpret_cast<const RowPack*>(x + head)[i] : select(held, u);
+        divide_each_again(pack, y + head + i * kPack, quotient, m);
+      }
+    }
+  }
+
+ private:
+  template <typename P>
+  __device__ __forceinline__ P* next(P* pack) const {
+    return kStep > 0 ? pack + kStep : settled(pack + step);
+  }
+
+  // Sets the bits of what is not proven. It is stored all the same where it is not read again.
+  template <bool kAligned>
+  __device__ __forceinline__ void divide_packs(const Quotient<T>& quotient, unsigned& unproven) const {
+    RowPack* to = reinterpret_cast<RowPack*>(y + head) + first;
+    const int rest = packs - first;
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) {
+      if (u * step >= packs) break;
+      RowPack pack;
+      const bool proven = quotient.divide(held[u], pack);
+      unproven |= proven ? 0u : 1u << u;
+      if (u * step < rest && (!kReadAgain<T> || proven)) {
+        if constexpr (kAligned) {
+          *to = pack;
+        } else {
+#pragma unroll
+          for (int k = 0; k < kPack; ++k) reinterpret_cast<T*>(to)[k] = pack[k];
+        }
+      }
+      to = next(to);
+    }
+  }
+};
+
+// 16 bytes from global to shared memory, for the thread that waits for its own copies.
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global)
+      : "memory");
+#else
+  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+#endif
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// A thread's share of a row that stays in shared memory, in places of its own: no barrier is needed.
+template <typename T>
+struct HeldInShared {
+  static constexpr int kPack = kPackBytes / sizeof(T);
+  static constexpr int kBatch = 4;
+  using RowPack = Pack<T, kPack>;
+
+  const RowPack* x;  // its first pack
+  RowPack* y;
+  RowPack* places;
+  int step;  // from one of its packs to the next
+  int end;   // of those that there are, from x
+
+  __device__ __forceinline__ void load() const {
+    const RowPack* from = x;
+    for (int i = 0; i < end; i += step, from += step) copy_async(places + i, from);
+  }
+
+  __device__ __forceinline__ void add(Tally<T>& tally) const {
+    wait_for_copies();
+    for (int i = 0; i < end; i += kBatch * step) {
+      RowPack packs[kBatch];
+      get(i, packs);
+      add_packs(tally, packs);
+    }
+  }
+
+  __device__ __forceinline__ void divide(const Sum& total, const Call& c) const {
+    const Quotient<T> quotient(total, c.count, c.eps);
+    RowPack* to = y;
+    for (int i = 0; i < end; i += kBatch * step) {
+      RowPack packs[kBatch];
+      get(i, packs);
+      unsigned unproven = 0;
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) {
+        RowPack pack;
+        const bool proven = quotient.divide(packs[u], pack);
+        unproven |= proven ? 0u : 1u << u;
+        if (i + u * step < end) *to = pack;
+        to = settled(to + step);
+      }
+      if (unproven == 0) continue;
+      const Divisor m = exact_divisor<T>(total, c);
+      for (; unproven != 0; unproven &= unproven - 1) {
+        const int at = i + (__ffs(static_cast<int>(unproven)) - 1) * step;
+        if (at >= end) break;
+        divide_each_again(places[at], reinterpret_cast<T*>(y + at), quotient, m);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void get(int i, RowPack (&packs)[kBatch]) const {
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) packs[u] = i + u * step < end ? places[i + u * step] : RowPack{};
+  }
+};
+
+// The row's divisor, for those who ask for it; one thread a row calls it.
+template <typename T>
+__device__ __forceinline__ void write_denominator(const Call& c, int64_t offset, const Sum& total) {
+  static_cast<Wide<T>*>(c.denominator)[offset] = rounded(exact_divisor<T>(total, c), Wide<T>{});
+}
+
+}  // namespace l1norm::cuda

@@ -1,0 +1,259 @@
+// The tile kernel, instantiated for one dtype by each tile_*.cu.
+#pragma once
+
+#include "../bulk.cuh"
+#include "../held.cuh"
+#include "../launch.h"
+#include "tile.h"
+
+#include <utility>
+
+namespace l1norm::cuda {
+namespace tile_kernel {
+
+// A row in shared memory as units of the largest size that divides its bytes: then neighbouring lanes, a row each, hit
+// different banks, but for 16-byte units in a row of 32 bytes or a multiple. There lanes start at different units.
+template <typename T, int kUnitBytes>
+class TileRow {
+ public:
+  static constexpr int kUnit = kUnitBytes / sizeof(T);
+  using RowUnit = Pack<T, kUnit>;
+  static constexpr bool kSingle = false;
+  static constexpr bool kRotates = kUnitBytes == 16;
+
+  __device__ __forceinline__ TileRow(unsigned char* tile, int row, int length, int lane)
+      : units_(reinterpret_cast<RowUnit*>(tile) + row * (length / kUnit)), count_(length / kUnit) {
+    if constexpr (kRotates) {
+      // Eight lanes at a time, in banks of 16 bytes.
+      const int same = min(count_ & -count_, 8);
+      start_ = (lane % 8) * same / 8 % count_;
+    }
+  }
+
+  __device__ __forceinline__ int count() const { return count_; }
+  __device__ __forceinline__ RowUnit load(int k) const { return units_[place(k)]; }
+  __device__ __forceinline__ void store(int k, const RowUnit& unit) const { units_[place(k)] = unit; }
+
+ private:
+  __device__ __forceinline__ int place(int k) const {
+    if constexpr (!kRotates) return k;
+    const int p = k + start_;
+    return p < count_ ? p : p - count_;
+  }
+
+  RowUnit* units_;
+  int count_;
+  int start_ = 0;
+};
+
+// A row of an odd number of 2-byte elements: whole words, and a single element ahead of them or after them.
+template <typename T>
+class TileRow<T, 2> {
+ public:
+  static constexpr int kUnit = 2;
+  static constexpr bool kSingle = true;
+  using RowUnit = Pack<T, 2>;
+
+  __device__ __forceinline__ TileRow(unsigned char* tile, int row, int length, int)
+      : words_(reinterpret_cast<RowUnit*>(tile) + (row * length + 1) / 2),
+        single_(reinterpret_cast<Pack<T, 1>*>(tile) + row * length + (row * length % 2 == 0 ? length - 1 : 0)),
+        count_(length / 2) {}
+
+  __device__ __forceinline__ int count() const { return count_; }
+  __device__ __forceinline__ RowUnit load(int k) const { return words_[k]; }
+  __device__ __forceinline__ void store(int k, const RowUnit& unit) const { words_[k] = unit; }
+  __device__ __forceinline__ Pack<T, 1>* single() const { return single_; }
+
+ private:
+  RowUnit* words_;
+  Pack<T, 1>* single_;
+  int count_;
+};
+
+// How a row's units are taken: batches of 16 bytes to 32 bytes at least, then what is left in smaller ones, so that
+// little is computed for units that are not there.
+template <typename T, int kUnit>
+constexpr int kLargeBatch = kUnit >= 4 ? (kUnit * sizeof(T) == 16 ? 2 : 4) : 8;
+template <typename T, int kUnit>
+constexpr int kSmallBatch = kUnit >= 2 ? 1 : 2;
+
+template <typename Row>
+struct Batch {
+  using Unit = typename Row::RowUnit;
+
+  template <int kUnits>
+  static __device__ __forceinline__ void load(const Row& row, int k, Unit (&units)[kUnits]) {
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) units[j] = j == 0 || k + j < row.count() ? row.load(k + j) : Unit{};
+  }
+
+  template <int kUnits, typename T>
+  static __device__ __forceinline__ void divide(const Row& row, int k, const Unit (&units)[kUnits],
+                                                const Quotient<T>& quotient, const Sum& total, const Call& c) {
+    unsigned unproven = 0;
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      Unit result;
+      const bool proven = quotient.divide(units[j], result);
+      unproven |= proven ? 0u : 1u << j;
+      if (proven && (j == 0 || k + j < row.count())) row.store(k + j, result);
+    }
+    if (unproven == 0) return;
+    const Divisor m = exact_divisor<T>(total, c);
+#pragma unroll 1
+    for (; unproven != 0; unproven &= unproven - 1) {
+      const int j = __ffs(static_cast<int>(unproven)) - 1;
+      if (k + j >= row.count()) return;
+      const Unit unit = row.load(k + j);
+      row.store(k + j, make_pack<T, Row::kUnit>([&](int e) { return divide_again(unit[e], quotient, m); }));
+    }
+  }
+};
+
+template <typename Row, typename T>
+__device__ __forceinline__ void divide_single(const Row& row, const Quotient<T>& quotient, const Sum& total,
+                                              const Call& c) {
+  const Pack<T, 1> value = *row.single();
+  Pack<T, 1> result;
+  if (!quotient.divide(value, result)) result.units[0] = exact_quotient(value[0], exact_divisor<T>(total, c));
+  *row.single() = result;
+}
+
+// Any length: two passes over shared memory.
+template <typename T, typename Row>
+__device__ __forceinline__ void normalize(const Row& row, const Call& c, int64_t index) {
+  constexpr int kLarge = kLargeBatch<T, Row::kUnit>, kSmall = kSmallBatch<T, Row::kUnit>;
+  typename Row::RowUnit large[kLarge], small[kSmall];
+  Tally<T> tally;
+  int k = 0;
+  for (; k + kLarge <= row.count(); k += kLarge) {
+    Batch<Row>::load(row, k, large);
+    add_packs(tally, large);
+  }
+  for (; k < row.count(); k += kSmall) {
+    Batch<Row>::load(row, k, small);
+    add_packs(tally, small);
+  }
+  if constexpr (Row::kSingle) tally.template add<1>(row.single());
+  const Sum total = tally.sum();
+  if (c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(index).denominator, total);
+
+  const Quotient<T> quotient(total, c.count, c.eps);
+  if constexpr (Row::kSingle) divide_single(row, quotient, total, c);
+  for (k = 0; k + kLarge <= row.count(); k += kLarge) {
+    Batch<Row>::load(row, k, large);
+    Batch<Row>::divide(row, k, large, quotient, total, c);
+  }
+  for (; k < row.count(); k += kSmall) {
+    Batch<Row>::load(row, k, small);
+    Batch<Row>::divide(row, k, small, quotient, total, c);
+  }
+}
+
+// A length that is known: in registers.
+template <typename T, int kLength, typename Row>
+__device__ __forceinline__ void normalize_short(const Row& row, const Call& c, int64_t index) {
+  constexpr int kUnits = kLength / Row::kUnit;
+  typename Row::RowUnit units[kUnits > 0 ? kUnits : 1];
+  Tally<T> tally;
+  if constexpr (Row::kSingle) {
+    tally.template set<1>(row.single());
+    if constexpr (kUnits > 0) {
+      Batch<Row>::load(row, 0, units);
+      tally.template add<kUnits>(units);
+    }
+  } else {
+    Batch<Row>::load(row, 0, units);
+    tally.template set<kUnits>(units);
+  }
+  const Sum total = tally.sum();
+  if (c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(index).denominator, total);
+  const Quotient<T> quotient(total, c.count, c.eps);
+  if constexpr (Row::kSingle) divide_single(row, quotient, total, c);
+  if constexpr (kUnits > 0) Batch<Row>::divide(row, 0, units, quotient, total, c);
+}
+
+// Lengths that kernels are compiled for.
+constexpr int kKnownLengths = 8;
+
+// A warp a tile of tile_rows rows, a thread a row at a time. kLength: 0 for any.
+template <typename T, int kUnitBytes, int kLength>
+__global__ void __launch_bounds__(kTileKernelThreads, 6)
+    kernel(const __grid_constant__ Call c, const int tile_rows, const int tile_bytes) {
+  extern __shared__ __align__(128) unsigned char tiles[];
+  __shared__ uint64_t barriers[kTileKernelThreads / 32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int length = kLength > 0 ? kLength : static_cast<int>(c.geometry.row.count);
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kTileKernelThreads / 32) + warp) * tile_rows;
+  if (first >= c.geometry.rows.count) return;
+  const int rows = static_cast<int>(min(static_cast<int64_t>(tile_rows), c.geometry.rows.count - first));
+  const int bytes = rows * length * static_cast<int>(sizeof(T));
+  unsigned char* tile = tiles + warp * tile_bytes;
+  const WarpCopy copy(&barriers[warp]);
+  copy.load(tile, static_cast<const T*>(c.input) + first * length, bytes);
+  using Row = TileRow<T, kUnitBytes>;
+  for (int r = lane; r < rows; r += 32) {
+    const Row row(tile, r, length, lane);
+    if constexpr (kLength > 0) {
+      normalize_short<T, kLength>(row, c, first + r);
+    } else {
+      normalize<T>(row, c, first + r);
+    }
+  }
+  copy.store(static_cast<T*>(c.output) + first * length, tile, bytes);
+}
+
+template <typename T, int kUnitBytes, int kLength>
+cudaError_t launch(const Call& c, const TilePlan& plan, cudaStream_t stream) {
+  constexpr int kWarps = kTileKernelThreads / 32;
+  const auto function = kernel<T, kUnitBytes, kLength>;
+  const int tile_bytes =
+      (plan.rows * static_cast<int>(c.geometry.row.count) * static_cast<int>(sizeof(T)) + 127) / 128 * 128;
+  static Prepared prepared;
+  const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), kWarps * tile_bytes);
+  if (error != cudaSuccess) return error;
+  const int64_t rows_a_block = static_cast<int64_t>(plan.rows) * kWarps;
+  const int64_t blocks = (c.geometry.rows.count + rows_a_block - 1) / rows_a_block;
+  function<<<static_cast<unsigned>(blocks), kTileKernelThreads, kWarps * tile_bytes, stream>>>(c, plan.rows,
+                                                                                               tile_bytes);
+  return cudaGetLastError();
+}
+
+// The largest power of two, up to 16, that divides a row's bytes.
+template <typename T>
+constexpr int unit_bytes(int64_t length) {
+  const int64_t bytes = length * static_cast<int64_t>(sizeof(T));
+  return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2;
+}
+
+template <typename T, int... kLess>
+cudaError_t launch_known(const Call& c, const TilePlan& plan, cudaStream_t stream,
+                         std::integer_sequence<int, kLess...>) {
+  cudaError_t error = cudaErrorInvalidValue;
+  ((c.geometry.row.count == kLess + 1
+        ? static_cast<void>(error = launch<T, unit_bytes<T>(kLess + 1), kLess + 1>(c, plan, stream))
+        : static_cast<void>(0)),
+   ...);
+  return error;
+}
+
+}  // namespace tile_kernel
+
+template <DType D>
+cudaError_t tile(const Call& call, const TilePlan& plan, cudaStream_t stream) {
+  using T = typename ElementOf<D>::type;
+  using namespace tile_kernel;
+  if (call.geometry.row.count <= kKnownLengths) {
+    return launch_known<T>(call, plan, stream, std::make_integer_sequence<int, kKnownLengths>{});
+  }
+  const int unit = unit_bytes<T>(call.geometry.row.count);
+  if (unit == 16) return launch<T, 16, 0>(call, plan, stream);
+  if (unit == 8) return launch<T, 8, 0>(call, plan, stream);
+  if constexpr (sizeof(T) <= 4) {
+    if (unit == 4) return launch<T, 4, 0>(call, plan, stream);
+  }
+  if constexpr (sizeof(T) == 2) return launch<T, 2, 0>(call, plan, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace l1norm::cuda

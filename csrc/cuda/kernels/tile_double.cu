@@ -1,0 +1,5 @@
+#include "tile.cuh"
+
+namespace l1norm::cuda {
+template cudaError_t tile<DType::kDouble>(const Call&, const TilePlan&, cudaStream_t);
+}
