@@ -14,6 +14,7 @@ from l1norm._arguments import (
     check_out,
     result_dtype,
 )
+from l1norm._eager import short_way
 from l1norm._library import _C
 from l1norm._operators.autograd import L1NormFunction
 from l1norm._operators.fake import empty_denominator
@@ -104,6 +105,10 @@ def l1_norm(
                 [ 0.,  0.]]), tensor([[1.]]))
 
     """
+    if dtype is None and return_denominator is False:  # otherwise, and for every error, the full way
+        done = short_way(input, out, dim, reduction, eps)
+        if done is not None:
+            return done
     result = result_dtype(input, dtype)
     dims = canonical_dims(dim, input.dim())
     mode = canonical_reduction(reduction)
@@ -148,6 +153,8 @@ def l1_norm_(input: Tensor, dim: Dim = 1, reduction: str = "mean", eps: float = 
         tensor([[ 0.5000, -1.5000]])
 
     """
+    if short_way(input, input, dim, reduction, eps) is not None:
+        return input
     result = result_dtype(input, None)
     dims = canonical_dims(dim, input.dim())
     mode = canonical_reduction(reduction)
