@@ -11,16 +11,28 @@ class BuildInfo(TypedDict):
     cpu_capability: str
     cuda_stream: bool
 
+class Shape(TypedDict):
+    rows: int
+    length: int
+    held: bool
+    dense: bool
+
 def build_info() -> BuildInfo: ...
 def overlap(sizes: list[int], strides_a: list[int], strides_b: list[int], distance: int) -> bool: ...
 def overlaps_itself(sizes: list[int], strides: list[int]) -> bool: ...
+def shape(sizes: list[int], strides: list[int], out_strides: list[int], dims: list[int]) -> Shape: ...
 def plan(
     rows: int,
     length: int,
     dtype: int,
     held: bool,
+    dense: bool,
+    aligned: bool,
+    *,
     multiprocessors: int,
     threads_per_multiprocessor: int,
+    shared_bytes: int,
+    shared_bytes_per_multiprocessor: int,
     l2_bytes: int,
     max_cluster: int,
 ) -> dict[str, str | int]: ...

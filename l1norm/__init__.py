@@ -7,6 +7,7 @@ tensor([[ 0.5000, -1.5000],
 """
 
 from l1norm import _operators as _operators
+from l1norm._explain import explain
 from l1norm._library import __version__
 from l1norm.functional import l1_norm, l1_norm_
 from l1norm.kernelbench import ModelNew, get_init_inputs, get_inputs
@@ -16,6 +17,7 @@ __all__ = [
     "L1Norm",
     "ModelNew",
     "__version__",
+    "explain",
     "get_init_inputs",
     "get_inputs",
     "l1_norm",

@@ -1,34 +1,45 @@
-"""Each CUDA kernel on every shape that it takes, and the plan that chooses among them (which needs no GPU)."""
+"""Each CUDA kernel on every shape that it takes, held to the CPU's bits."""
 
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
 from exact import assert_same_bits
-from samples import DTYPES
+from samples import DTYPES, make_rows
 
 import l1norm
 from l1norm import _C
 
-H200 = {"multiprocessors": 132, "threads_per_multiprocessor": 2048, "l2_bytes": 60 << 20, "max_cluster": 16}
-A100 = {"multiprocessors": 108, "threads_per_multiprocessor": 2048, "l2_bytes": 40 << 20, "max_cluster": 1}
-T4 = {"multiprocessors": 40, "threads_per_multiprocessor": 1024, "l2_bytes": 4 << 20, "max_cluster": 1}
-RTX_5090 = {"multiprocessors": 170, "threads_per_multiprocessor": 1536, "l2_bytes": 96 << 20, "max_cluster": 8}
-GPUS = {"H200": H200, "A100": A100, "T4": T4, "RTX 5090": RTX_5090}
+# '' leaves the choice to the plan.
+KERNELS = ["", "tile", "warp", "resident", "split", "two_pass"]
 
-# ATen's numbers of the dtypes.
-NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+# More rows than 32 lanes each would keep any GPU busy with: lanes share a row, or take several.
+MANY = 701
 
-LENGTHS = [1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 64, 65, 127, 129, 255, 256, 511, 513, 1023, 1024, 1025, 2047, 4095, 4097]
-LONG = [16_383, 24_575, 24_600, 32_768, 40_001, 65_535, 65_536, 100_003, 131_071, 262_143, 450_001, 524_287]
+# Both sides of the lengths at which a pack, a lane's packs or a tile change; then some of blocks and clusters, and of
+# rows that are split. The plan's own borders are in packs: below.
+SHORT = [*range(1, 10), *range(11, 14), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 175, 176, 255, 256, 257,
+         511, 512, 513]  # fmt: skip
+MIDDLE = [1023, 1024, 1025, 2047, 2049, 4095, 4097, 9001]
+LONG = [16_383, 24_600, 40_001, 65_535, 65_536, 100_003, 131_071, 140_001, 200_003, 262_143, 300_007, 320_007, 450_001,
+        524_287, 900_001, 1_300_001]  # fmt: skip
+# Packs a row has at most where a lane, a block or a cluster holds it.
+EDGES = [32, 64, 112, 128, 192, 256, 512, 1536, 4096, 5632, 8192, 12_672, 13_824, 16_384, 19_968]
 
 
-@pytest.fixture(params=["", "warp", "resident", "two_pass"])
-def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Ask for one kernel; '' leaves the choice to the plan."""
-    _C.set_kernel(request.param)
-    yield request.param
+@pytest.fixture(autouse=True)
+def the_plan_chooses() -> Iterator[None]:
+    yield
     _C.set_kernel("")
+
+
+def kernels(x: torch.Tensor, **arguments) -> Iterator[str]:
+    """Asks for each kernel that takes the call, in turn."""
+    for name in KERNELS:
+        _C.set_kernel(name)
+        if name in ("", l1norm.explain(x, **arguments).kernel):
+            yield name
 
 
 def rows_of(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
@@ -40,46 +51,85 @@ def rows_of(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
     return x.to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", LENGTHS + LONG)
-def test_every_kernel_gives_the_cpu_bits(kernel, length, dtype, cuda):
-    x = rows_of(length, dtype, 37 if length < 5000 else 5)
-    expected, divisor = l1norm.l1_norm(x, return_denominator=True)
-    y, denominator = l1norm.l1_norm(x.to(cuda), return_denominator=True)
-    assert_same_bits(y.cpu(), expected)
-    assert_same_bits(denominator.cpu(), divisor)
+def assert_kernels_give_the_cpu_bits(x: torch.Tensor, cuda: str, **arguments) -> None:
+    expected, divisor = l1norm.l1_norm(x, return_denominator=True, **arguments)
+    there = x.to(cuda)
+    for _ in kernels(there, dim=arguments.get("dim", 1)):
+        y, denominator = l1norm.l1_norm(there, return_denominator=True, **arguments)
+        assert_same_bits(y, expected)
+        assert_same_bits(denominator, divisor)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [7, 100, 1000, 3001, 20_001, 70_001])
-def test_every_kernel_at_every_alignment(kernel, length, dtype, cuda):
-    x = rows_of(length, dtype, 5).to(cuda)
-    expected = l1norm.l1_norm(x.cpu())
-    guard = torch.full((5 * length + 160,), -7.0, dtype=dtype, device=cuda)
+@pytest.mark.parametrize("length", SHORT + MIDDLE + LONG)
+def test_every_kernel_gives_the_cpu_bits(length, dtype, cuda):
+    for rows in (37, MANY) if length < 1000 else (5,):
+        assert_kernels_give_the_cpu_bits(rows_of(length, dtype, rows), cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packs", EDGES)
+def test_every_kernel_at_the_borders_of_the_plan(packs, dtype, cuda):
+    a_pack = 16 // dtype.itemsize
+    for length in (packs * a_pack - 1, packs * a_pack, packs * a_pack + a_pack - 1, packs * a_pack + a_pack):
+        assert_kernels_give_the_cpu_bits(rows_of(length, dtype, MANY if packs <= 256 else 3), cuda)
+    # The fewer rows, the more blocks share one.
+    for rows in (20, 40, 80) if 512 <= packs <= 8192 else ():
+        assert_kernels_give_the_cpu_bits(rows_of(packs * a_pack - 1, dtype, rows), cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 31, 33, 1000, 8200])
+def test_every_kernel_on_rows_that_fill_no_tile(rows, dtype, cuda):
+    for length in (1, 2, 3, 7, 8, 9, 12, 33, 100):
+        assert_kernels_give_the_cpu_bits(rows_of(length, dtype, rows), cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_beyond_what_the_device_holds(dtype, cuda):
+    """Most of 100 MB is read twice, by 'split' as by 'two_pass'."""
+    assert_kernels_give_the_cpu_bits(make_rows("randn", 1, 100_000_000 // dtype.itemsize + 5, dtype=dtype), cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [1, 7, 8, 100, 1000, 3001, 20_001, 70_001, 320_007])
+def test_every_kernel_at_every_alignment(length, dtype, cuda):
+    rows = 150 if length <= 100 else 5
+    x = rows_of(length, dtype, rows)
+    expected, x = l1norm.l1_norm(x).to(cuda), x.to(cuda)
+    count = rows * length
+    guard = torch.full((count + 160,), -7.0, dtype=dtype, device=cuda)
     source = torch.zeros_like(guard)
-    for start in (0, 1, 3, 8, 17):
-        for offset in (0, 2, 5):
-            view = source[start : start + 5 * length].view(5, length)
+    places = product((0, 1, 3, 8, 17), (0, 2, 5)) if length < 50_000 else [(0, 0), (1, 1), (3, 0), (0, 5), (17, 8)]
+    for start, offset in places:
+        view = source[start : start + count].view(rows, length)
+        out = guard[64 + offset : 64 + offset + count].view(rows, length)
+        for _ in kernels(view, out=out):
             view.copy_(x)
-            out = guard.fill_(-7.0)[64 + offset : 64 + offset + 5 * length].view(5, length)
+            guard.fill_(-7.0)
             l1norm.l1_norm(view, out=out)
-            assert_same_bits(out.cpu(), expected)
-            outside = torch.cat([guard[: 64 + offset], guard[64 + offset + 5 * length :]])
+            assert_same_bits(out, expected)
+            outside = torch.cat([guard[: 64 + offset], guard[64 + offset + count :]])
             assert bool((outside == -7.0).all()), "wrote outside out"
+        for _ in kernels(view, out=view):
+            view.copy_(x)
             l1norm.l1_norm_(view)
-            assert_same_bits(view.cpu(), expected)
+            assert_same_bits(view, expected)
 
 
-@pytest.mark.parametrize("length", [6, 300, 2000, 9000, 66_000])
-def test_every_kernel_on_rows_apart(kernel, length, cuda):
-    wide = rows_of(length + 3, torch.float32, 12).to(cuda)
+@pytest.mark.parametrize("length", [6, 300, 2000, 9000, 66_000, 400_000])
+def test_every_kernel_on_rows_apart(length, cuda):
+    wide = rows_of(length + 3, torch.float32, 12)
     x = wide.view(3, 4, -1)[:, 1:, 2:-1]  # strided rows, unit stride in a row
-    assert_same_bits(l1norm.l1_norm(x, -1).cpu(), l1norm.l1_norm(x.cpu(), -1))
+    expected = l1norm.l1_norm(x, -1)
+    there = wide.to(cuda).view(3, 4, -1)[:, 1:, 2:-1]
+    for _ in kernels(there, dim=-1):
+        assert_same_bits(l1norm.l1_norm(there, -1), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [5, 500, 5000, 70_000])
-def test_every_kernel_on_rows_without_a_fast_path(kernel, length, dtype, cuda):
+@pytest.mark.parametrize("length", [5, 40, 500, 5000, 20_000, 70_000, 320_007])
+def test_every_kernel_on_rows_without_a_fast_path(length, dtype, cuda):
     x = rows_of(length, dtype, 8)
     tiny = torch.finfo(dtype).smallest_normal
     x[0] = 0.0
@@ -90,50 +140,85 @@ def test_every_kernel_on_rows_without_a_fast_path(kernel, length, dtype, cuda):
     x[5] = torch.finfo(dtype).max
     x[6] = 0.0
     x[6, 0] = tiny
-    expected, divisor = l1norm.l1_norm(x, eps=0.0, return_denominator=True)
-    y, denominator = l1norm.l1_norm(x.to(cuda), eps=0.0, return_denominator=True)
-    assert_same_bits(y.cpu(), expected)
-    assert_same_bits(denominator.cpu(), divisor)
-    assert_same_bits(l1norm.l1_norm(x.to(cuda), eps=0.5).cpu(), l1norm.l1_norm(x, eps=0.5))
+    x = x.repeat(88, 1) if length < 1000 else x
+    assert_kernels_give_the_cpu_bits(x, cuda, eps=0.0)
+    assert_kernels_give_the_cpu_bits(x, cuda, eps=0.5)
+
+
+# Rows that a kernel takes, and that are enough for it to have several blocks.
+TAKEN = {
+    "tile": (1000, 33),
+    "warp": (1000, 301),
+    "resident": (40, 65_535),
+    "split": (3, 1_300_001),
+    "two_pass": (300, 4097),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", TAKEN)
+def test_a_captured_kernel_replays(kernel, dtype, cuda):
+    first, second, third = (make_rows("randn", *TAKEN[kernel], dtype=dtype, seed=seed) for seed in range(3))
+    x = first.to(cuda)
+    out = torch.full_like(x, float("nan"))
+    _C.set_kernel(kernel)
+    assert l1norm.explain(x).kernel == kernel
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        l1norm.l1_norm(x, out=out)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    out.fill_(float("nan"))
+    with torch.cuda.graph(graph):
+        l1norm.l1_norm(x, out=out)
+        fresh, denominator = l1norm.l1_norm(x, return_denominator=True)
+    assert bool(out.isnan().all())  # captured, not run
+    for values in (second, third):
+        x.copy_(values)
+        out.fill_(float("nan"))
+        # What runs in between may take memory that the graph does not own.
+        l1norm.l1_norm(first.to(cuda))
+        graph.replay()
+        expected, divisor = l1norm.l1_norm(values, return_denominator=True)
+        assert_same_bits(out, expected)
+        assert_same_bits(fresh, expected)
+        assert_same_bits(denominator, divisor)
+
+
+@pytest.mark.parametrize("kernel", ["resident", "split"])
+def test_two_streams_at_once(kernel, cuda):
+    """Blocks that wait for each other, of two launches that want the whole device, with scratch memory each."""
+    values = [make_rows("randn", *TAKEN[kernel], seed=seed) for seed in range(2)]
+    inputs = [x.to(cuda) for x in values]
+    _C.set_kernel(kernel)
+    assert l1norm.explain(inputs[0]).kernel == kernel
+    streams = [torch.cuda.Stream() for _ in inputs]
+    results: list[list[torch.Tensor]] = [[], []]
+    torch.cuda.synchronize()
+    for _ in range(25):
+        for x, stream, mine in zip(inputs, streams, results, strict=True):
+            with torch.cuda.stream(stream):
+                mine.append(l1norm.l1_norm(x))
+    torch.cuda.synchronize()
+    for x, mine in zip(values, results, strict=True):
+        expected = l1norm.l1_norm(x).to(cuda)
+        assert all(torch.equal(y, expected) for y in mine)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", TAKEN)
+def test_repeated_calls_give_the_same_bits(kernel, dtype, cuda):
+    x = make_rows("lognormal", *TAKEN[kernel], dtype=dtype, device=cuda)
+    _C.set_kernel(kernel)
+    assert l1norm.explain(x).kernel == kernel
+    expected, divisor = l1norm.l1_norm(x, return_denominator=True)
+    for _ in range(20):
+        y, denominator = l1norm.l1_norm(x, return_denominator=True)
+        assert torch.equal(y, expected)
+        assert torch.equal(denominator, divisor)
 
 
 def test_an_unknown_kernel_is_refused():
     with pytest.raises(ValueError, match="fastest"):
         _C.set_kernel("fastest")
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_plan_holds_the_row(gpu, dtype):
-    element_size = dtype.itemsize
-    for rows in (1, 100, 1 << 20, 1 << 31):
-        for length in [*LENGTHS, *LONG, 1 << 20, (1 << 24) - 1, 1 << 30]:
-            plan = _C.plan(rows, length, NUMBER[dtype], True, **GPUS[gpu])
-            packs = length * element_size // 16
-            if plan["kernel"] == "warp":
-                assert plan["lanes"] * plan["elements"] >= length
-            elif plan["kernel"] == "resident":
-                assert plan["threads"] * plan["packs"] * plan["cluster"] >= packs
-                assert plan["threads"] % 32 == 0
-                assert 128 // element_size <= plan["threads"] <= {4: 1024, 8: 768, 16: 512}[plan["packs"]]
-                assert plan["cluster"] <= GPUS[gpu]["max_cluster"]
-                assert rows * plan["cluster"] < 1 << 31
-            else:
-                assert 1 <= plan["blocks"] <= rows
-                assert plan["threads"] % 32 == 0
-                assert 32 <= plan["threads"] <= 1024
-
-
-def test_the_plan_for_the_headline():
-    headline = {"rows": 32_768, "length": 65_535, "dtype": NUMBER[torch.float32], "held": True}
-    assert _C.plan(**headline, **H200) == {"kernel": "resident", "threads": 512, "packs": 16, "cluster": 2}
-    assert _C.plan(**headline, **A100) == {"kernel": "two_pass", "threads": 1024, "blocks": 108}
-    assert _C.plan(**{**headline, "held": False}, **H200)["kernel"] == "two_pass"
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-def test_two_pass_rows_in_flight_fit_the_l2_cache(gpu):
-    for length in (30_000, 65_535, 200_000):
-        plan = _C.plan(1 << 20, length, NUMBER[torch.float32], False, **GPUS[gpu])
-        one_each = plan["blocks"] == GPUS[gpu]["multiprocessors"]
-        assert one_each or plan["blocks"] * length * 4 <= GPUS[gpu]["l2_bytes"]

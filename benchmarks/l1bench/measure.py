@@ -5,14 +5,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 import l1norm
 from l1norm._cli import memory
-from l1norm._cli.attempt import attempt, one_line
+from l1norm._cli.attempt import attempt
 from l1norm._cli.timing import Rounds, interleave
 
 from . import check, host, l2, peers
@@ -221,15 +221,11 @@ def _our_failures(outcome: Outcome) -> None:
 
 
 def plan(x: Tensor, case: Case) -> str | None:
-    """What ``l1norm.explain`` says of a forward case, where this version has it."""
-    explain: Any = getattr(l1norm, "explain", None)
-    if explain is None or case.direction != "forward":
+    """The kernel and the launch that ``l1norm.explain`` names for a forward case."""
+    if case.direction != "forward":
         return None
-    try:
-        text = str(explain(x, case.dims if len(case.dims) > 1 else case.dims[0]))
-    except Exception as error:
-        text = one_line(error)
-    return text.splitlines()[0][:80] if text else None
+    found, problem = attempt(lambda: l1norm.explain(x, case.dims if len(case.dims) > 1 else case.dims[0]))
+    return problem if found is None else str(found).splitlines()[0]
 
 
 def dead(device: torch.device) -> bool:

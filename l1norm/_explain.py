@@ -1,0 +1,166 @@
+"""What a call would run, without running it."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from l1norm._arguments import KERNEL_DTYPES, Dim, canonical_dims, check_out, result_dtype
+from l1norm._library import _C
+from l1norm.functional import _has_kernel
+
+# As ATen numbers them.
+_NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+
+_PACK_BYTES = 16
+
+_REASON = {
+    "tile": "a short row a thread, in tiles of neighbouring rows that pass through shared memory",
+    "warp": "a row in the registers of a warp or of a part of one",
+    "resident": "a row in the registers of a block or a cluster of blocks, with their shared memory for the rest",
+    "split": "a row in blocks all over the device, which read twice what they have no room for",
+    "two_pass": "a block a row, which it reads twice: a row that is strided or cast, or that suits no other kernel",
+    "cpu": "rows in vectors of the processor's instruction set, shared by PyTorch's threads",
+    "meta": "a meta tensor has no data to compute with",
+    "reference": "the formula in PyTorch's own operators: no kernel serves this device and dtype",
+    "none": "no elements, nothing to launch",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call would run; its ``str`` is for reading."""
+
+    device: str
+    rows: int
+    length: int
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``;
+    #: ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
+    kernel: str
+    #: The launch's numbers by name; on a CPU, the instruction set.
+    launch: dict[str, int | str]
+    reason: str
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} {value}" for name, value in self.launch.items())
+        first = f"{self.kernel}: {numbers}" if numbers else self.kernel
+        return f"{first}\n{self.rows} x {self.length} on {self.device}: {self.reason}"
+
+
+def explain(input: Tensor, dim: Dim = 1, *, dtype: torch.dtype | None = None, out: Tensor | None = None) -> Explanation:
+    """What :func:`l1_norm` would run for these arguments; it runs and allocates nothing.
+
+    Args:
+        input: as in :func:`l1_norm`; of any shape and strides, and a meta tensor too.
+        dim: as in :func:`l1_norm`.
+        dtype: as in :func:`l1_norm`.
+        out: as in :func:`l1_norm`; left as it is. Where it lies in memory can decide between kernels.
+
+    Returns:
+        An object with ``device``, ``rows`` and their ``length``, ``kernel``, its ``launch`` (numbers by name) and a
+        ``reason``. On CUDA, where another process holds a part of the GPU, a call may run ``"two_pass"`` in place of
+        ``"split"``.
+
+    Raises:
+        TypeError, IndexError, ValueError, RuntimeError: as :func:`l1_norm` for the same arguments.
+
+    Example:
+        >>> plan = explain(torch.ones(32, 1000))
+        >>> plan.kernel, plan.rows, plan.length
+        ('cpu', 32, 1000)
+        >>> print(explain(torch.ones(2, 3, 4, device="meta"), dim=(0, 2)))
+        meta
+        3 x 8 on meta: a meta tensor has no data to compute with
+
+    """
+    result = result_dtype(input, dtype)
+    dims = canonical_dims(dim, input.dim())
+    if out is not None:
+        check_out(out, input, result)
+    device = input.device.type
+    length = math.prod(size for d, size in enumerate(input.shape) if not dims or d in dims)
+    rows = math.prod(size for d, size in enumerate(input.shape) if dims and d not in dims)
+    launch: dict[str, int | str] = {}
+    if device == "meta":
+        kernel = "meta"
+    elif not _has_kernel(input, result):
+        kernel = "reference"
+    elif input.numel() == 0 or device == "cpu":
+        _walk(input, dims, result, out)  # raises where the call does
+        if input.numel() == 0:
+            kernel = "none"
+        else:
+            kernel, launch = "cpu", {"instruction_set": _C.build_info()["cpu_capability"]}
+    else:
+        launch = _cuda_plan(input, dims, result, out)
+        kernel = str(launch.pop("kernel"))
+    return Explanation(device, rows, length, kernel, launch, _REASON[kernel])
+
+
+class _Walk(NamedTuple):
+    """How kernels walk through a call's tensors; addresses count modulo a pack's bytes."""
+
+    source: torch.dtype
+    shape: dict[str, Any]  # as _C.shape gives it
+    strides: list[int]
+    out_strides: list[int]
+    copied: bool  # ahead of the kernel
+    out_address: int
+
+
+def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | None) -> _Walk:
+    """What csrc/tensors.h makes of the arguments."""
+    copied = input.dtype not in KERNEL_DTYPES or input.is_neg()
+    source = input.dtype if input.dtype in KERNEL_DTYPES else result
+    fresh = list(torch.empty_like(input, device="meta").stride())
+    strides = fresh if copied else list(input.stride())
+    out_strides, out_address = (fresh, 0) if out is None else _where_written(out, input)
+    try:
+        shape = _C.shape(list(input.shape), strides, out_strides, dims)
+    except (IndexError, RuntimeError):  # IndexError: one of dims is past any mask
+        raise RuntimeError(
+            "l1_norm(): input and out have more dimensions that cannot be merged than kernels walk"
+        ) from None
+    return _Walk(source, shape, strides, out_strides, copied, out_address)
+
+
+def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | None) -> dict[str, int | str]:
+    """What csrc/cuda/l1_norm.cu asks of the plan."""
+    walk = _walk(input, dims, result, out)
+    # New memory is aligned to 512.
+    address = 0 if walk.copied else input.data_ptr()
+    kept = [d for d, size in enumerate(input.shape) if size > 1 and dims and d not in dims]
+    apart = [address - walk.out_address] + [(walk.strides[d] - walk.out_strides[d]) * result.itemsize for d in kept]
+    plan: dict[str, int | str] = _C.plan(
+        walk.shape["rows"],
+        walk.shape["length"],
+        _NUMBER[walk.source],
+        walk.shape["held"] and walk.source is result,
+        walk.shape["dense"],
+        all(distance % _PACK_BYTES == 0 for distance in apart),
+        **_facts(torch.cuda.get_device_properties(input.device)),
+    )
+    return plan
+
+
+def _where_written(out: Tensor, input: Tensor) -> tuple[list[int], int]:
+    """Strides and address of ``out`` once it is resized to ``input``'s shape."""
+    if out.shape == input.shape:
+        return list(out.stride()), out.data_ptr()
+    # An empty tensor's own address is 0, and so is that of no memory, in whose place comes new memory.
+    address = out.untyped_storage().data_ptr() + int(out.storage_offset()) * out.itemsize
+    return list(torch.empty(input.shape, device="meta").stride()), address
+
+
+def _facts(properties: Any) -> dict[str, int]:
+    """What the plan asks of a device, from ``torch.cuda.get_device_properties``."""
+    return {
+        "multiprocessors": properties.multi_processor_count,
+        "threads_per_multiprocessor": properties.max_threads_per_multi_processor,
+        "shared_bytes": properties.shared_memory_per_block_optin,
+        "shared_bytes_per_multiprocessor": properties.shared_memory_per_multiprocessor,
+        "l2_bytes": properties.L2_cache_size,
+        "max_cluster": 8 if properties.major >= 9 else 1,
+    }
