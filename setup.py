@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent
 DEBUG = os.environ.get("DEBUG", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
 # CUDA kernels are built wherever an nvcc is found, unless the environment says L1NORM_CUDA=0.
 WITH_CUDA = os.environ.get("L1NORM_CUDA", "1").upper() not in ("0", "OFF", "NO", "FALSE", "N")
+# The build prints every kernel's registers, stack and spills, for .ci/spills.py to read.
+PTXAS_VERBOSE = os.environ.get("L1NORM_PTXAS_VERBOSE", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
 # What is compiled for where neither TORCH_CUDA_ARCH_LIST nor a GPU says more; the last one as PTX too.
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 
@@ -109,6 +111,11 @@ def extension():
             f'-DL1NORM_CUDA_VERSION="{version}"',
             f'-DL1NORM_CUDA_ARCHITECTURES="{os.environ["TORCH_CUDA_ARCH_LIST"]}"',
         ]
+        # With -lineinfo, nvcc compresses no kernel unasked, and the wheel is twice as large. The better way takes a
+        # driver of CUDA 12.4 or later, which CUDA 12's binaries need not meet.
+        nvcc += ["--compress-mode=size"] if int(version.split(".")[0]) >= 13 else ["-Xfatbin", "-compress-all"]
+        if PTXAS_VERBOSE:
+            nvcc += ["-Xptxas", "-v"]
         sources += (ROOT / "csrc" / "cuda").rglob("*.cu")
         include_dirs.append(f"{cuda_home}/include")
         library_dirs.append(static_runtime(cuda_home))
