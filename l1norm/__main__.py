@@ -1,4 +1,4 @@
-"""The command line: ``python -m l1norm demo | info | check``, or ``l1norm`` where installed."""
+"""The command line: ``python -m l1norm demo | bench | info | check``, or ``l1norm`` where installed."""
 
 import argparse
 import importlib.util
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 import l1norm
-from l1norm._cli.arguments import torch_device
+from l1norm._cli.arguments import dims, sizes, torch_device
 
 _DTYPES = {
     "float16": torch.float16,
@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.command == "demo":
-            return _demo(arguments)
+        if arguments.command in ("demo", "bench"):
+            return _measure(arguments)
         if arguments.command == "info":
             from ._cli import info
 
@@ -38,18 +38,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _demo(arguments: argparse.Namespace) -> int:
+def _measure(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("rich") is None:
-        print("l1norm demo: needs the package rich: pip install 'l1norm[bench]'", file=sys.stderr)
+        print(f"l1norm {arguments.command}: needs the package rich: pip install 'l1norm[bench]'", file=sys.stderr)
         return 2
     # Imported here because info and check must work without rich.
-    from ._cli import demo
+    from ._cli import bench, demo
 
+    dtype = _DTYPES.get(arguments.dtype)
+    if arguments.command == "bench":
+        return bench.run(
+            bench.Options(
+                shapes=arguments.shape,
+                dims=arguments.dim,
+                dtype=dtype,
+                device=arguments.device,
+                json=arguments.json,
+            )
+        )
     return demo.run(
         demo.Options(
             rows=arguments.rows,
             length=arguments.length,
-            dtype=_DTYPES.get(arguments.dtype),
+            dtype=dtype,
             device=arguments.device,
             json=arguments.json,
         )
@@ -63,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"l1norm {l1norm.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="demo | info | check")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="demo | bench | info | check")
 
     demo = commands.add_parser(
         "demo",
@@ -80,14 +91,33 @@ def _parser() -> argparse.ArgumentParser:
         help="rows (default: 32768, or as many as a quarter of the free memory takes)",
     )
     demo.add_argument("--length", type=_positive, metavar="N", help="elements in a row (default: 65535)")
-    demo.add_argument("--dtype", choices=_DTYPES, help="element type (default: float32)")
-    demo.add_argument(
-        "--device",
-        type=torch_device,
-        metavar="cpu|cuda[:N]",
-        help="where to run (default: the GPU if l1norm's kernels work on it, else the CPU)",
+    _add_common(demo)
+
+    bench = commands.add_parser(
+        "bench",
+        help="tell which kernel each shape gets, and time it",
+        description="For each shape: the kernel and the launch that l1norm.explain names, and the time of"
+        " l1_norm(x, out=y) beside a copy, softmax, F.normalize and the eager reference, in interleaved rounds, after"
+        " a sample of rows was compared with the exact result. A shape that does not fit the free memory is left out"
+        " and says so. By default half a minute to two.",
+        epilog=_EXIT_CODES,
     )
-    demo.add_argument("--json", action="store_true", help="print one JSON object, not a table")
+    bench.add_argument(
+        "--shape",
+        type=sizes,
+        action="append",
+        metavar="AxBx...",
+        help="a shape, such as 4096x65535; may be given several times (default: rows from 31 to 2^24 - 1 elements,"
+        " the benchmark problem's among them, in at most a quarter of the free memory; on a CPU 64 MiB each)",
+    )
+    bench.add_argument(
+        "--dim",
+        type=dims,
+        default=(-1,),
+        metavar="D,...",
+        help="what to reduce (default: the last); several negative ones as --dim=-2,-1",
+    )
+    _add_common(bench)
 
     info = commands.add_parser(
         "info",
@@ -104,6 +134,17 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
     )
     return parser
+
+
+def _add_common(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--dtype", choices=_DTYPES, help="element type (default: float32)")
+    command.add_argument(
+        "--device",
+        type=torch_device,
+        metavar="cpu|cuda[:N]",
+        help="where to run (default: the GPU if l1norm's kernels work on it, else the CPU)",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object, not a table")
 
 
 def _positive(text: str) -> int:

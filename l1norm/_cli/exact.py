@@ -19,7 +19,7 @@ error.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
@@ -110,6 +110,22 @@ def compare(
             if progress is not None:
                 progress(block.shape[0])
     return Exactness(rows, wrong, first, largest, limit)
+
+
+def sample_rows(t: Tensor, dims: Sequence[int], most: int) -> Tensor:
+    """Return evenly spaced rows of ``t``, which lie over ``dims``, as a matrix of about ``most`` elements.
+
+    At least one row; from two on the first and the last are among them. ``dims`` count from the front.
+    """
+    kept = [d for d in range(t.ndim) if d not in dims]
+    sizes = [t.shape[d] for d in kept]
+    count, length = math.prod(sizes), math.prod(t.shape[d] for d in dims)
+    wanted = max(1, most // max(1, length))
+    rows = t.permute(*kept, *dims)
+    if wanted >= count:
+        return rows.reshape(count, length)
+    chosen = torch.linspace(0, count - 1, wanted, dtype=torch.float64).round().long().to(t.device)
+    return rows[torch.unravel_index(chosen, sizes)].reshape(wanted, length)
 
 
 @contextmanager

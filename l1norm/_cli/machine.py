@@ -1,4 +1,4 @@
-"""Facts about this installation and what works in it, for info, check and the demo's defaults."""
+"""Facts about this installation and what works in it, for info, check and the choice of a device."""
 
 import ctypes
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""The demo's progress and table, drawn with rich."""
+"""Progress and tables, drawn with rich."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +14,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+
+from .peers import OURS
 
 
 class Row(NamedTuple):
@@ -46,25 +48,30 @@ def progress() -> Iterator[Progress]:
 
 def table(title: str, rows: Sequence[Row], caption: str) -> Table:
     """One line a contestant, ours in bold."""
-    made = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    made = framed(title, caption)
     made.add_column("", overflow="fold")
     for name in ("ms", "GB/s", "of copy", "speed-up over\nthe reference", "largest error\n(ulp)"):
         made.add_column(name, justify="right")
     for row in rows:
-        style = "bold" if row.key in ("modelnew", "out") else None
+        style = "bold" if row.key in OURS else None
         if row.unavailable is not None:
             made.add_row(f"{row.label}\n  unavailable: {row.unavailable}", *["-"] * 5, style=style)
             continue
         made.add_row(
             row.label,
-            _number(row.ms, 3),
-            _number(row.gb_per_s, 0 if (row.gb_per_s or 0) >= 100 else 1),
-            _number(row.of_copy, 3),
-            _number(row.speedup, 2),
-            _number(row.largest_error_ulp, 4),
+            number(row.ms, 3),
+            rate(row.gb_per_s),
+            number(row.of_copy, 3),
+            number(row.speedup, 2),
+            number(row.largest_error_ulp, 4),
             style=style,
         )
     return made
+
+
+def framed(title: str, caption: str) -> Table:
+    """Return an empty table with lines above and below it."""
+    return Table(title=title, caption=caption, title_justify="left", caption_justify="left")
 
 
 def show(made: Table) -> None:
@@ -76,5 +83,11 @@ def show(made: Table) -> None:
     console.print(made)
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
+    """Write a number for a table, or a dash where there is none."""
     return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def rate(gb_per_s: float | None) -> str:
+    """Write GB/s for a table."""
+    return number(gb_per_s, 0 if (gb_per_s or 0) >= 100 else 1)
