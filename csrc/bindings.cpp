@@ -9,25 +9,23 @@
 #include <pybind11/stl.h>
 #pragma pop_macro("TORCH_TARGET_VERSION")
 
-#include <array>
 #include <stdexcept>
 
 #include "build_info.h"
 #include "cuda/override.h"
-#include "geometry.h"
 #include "overlap.h"
+#include "tensors.h"
 
 namespace {
 
 // What a call's tensors are to the plan: rows, length, held, dense.
 pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                      const std::vector<int64_t>& out_strides, const std::vector<int64_t>& dims) {
-  std::array<bool, 64> mask{};
-  if (dims.empty()) mask.fill(true);
-  for (const int64_t d : dims) mask.at(static_cast<size_t>(d)) = true;
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
   l1norm::Geometry g;
-  if (!l1norm::make_geometry(static_cast<int>(sizes.size()), sizes.data(), strides.data(), out_strides.data(),
-                             mask.data(), g)) {
+  if (!l1norm::make_geometry(static_cast<int>(rank), sizes.data(), strides.data(), out_strides.data(), reduced.data(),
+                             g)) {
     throw std::runtime_error("more dimensions that cannot be merged than kernels walk");
   }
   pybind11::dict d;

@@ -119,7 +119,7 @@ def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | Non
     out_strides, out_address = (fresh, 0) if out is None else _where_written(out, input)
     try:
         shape = _C.shape(list(input.shape), strides, out_strides, dims)
-    except (IndexError, RuntimeError):  # IndexError: one of dims is past any mask
+    except RuntimeError:
         raise RuntimeError(
             "l1_norm(): input and out have more dimensions that cannot be merged than kernels walk"
         ) from None

@@ -151,16 +151,7 @@ __device__ __forceinline__ T narrow(float x) {
   }
 }
 
-// pack[index] without an address for the pack, which would move it from registers to memory.
-template <typename T, int N>
-__device__ __forceinline__ T element(const Pack<T, N>& pack, int index) {
-  T x = pack[0];
-#pragma unroll
-  for (int k = 1; k < N; ++k) x = k == index ? pack[k] : x;
-  return x;
-}
-
-// packs[index], likewise.
+// packs[index] without an address for the packs, which would move them from registers to memory.
 template <typename P, int N>
 __device__ __forceinline__ P select(const P (&packs)[N], int index) {
   P pack = packs[0];

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kResidentThreads<kPacks>)
   // shorter line for 2-byte elements.
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int in_shared = kShared ? shared_packs : 0;
-  const Held<T, kPacks, 1, (kPacks <= 16 && !kShared)> row(
+  const Held<T, kPacks, 1, !kShared> row(
       static_cast<const T*>(c.input) + o.input, static_cast<T*>(c.output) + o.output, static_cast<int>(g.row.count),
       min(kLineBytes, threads * static_cast<int>(sizeof(T))), rank * (kPacks + in_shared) * threads + thread, threads,
       rank == 0 ? thread : kLineBytes, rank == kCluster - 1 ? thread : kLineBytes);
