@@ -24,8 +24,9 @@ import torch  # noqa: E402
 from l1bench import dram, facts, measure, peers, results, suites, tables  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
-from l1norm._cli import machine, report  # noqa: E402
-from l1norm._cli.arguments import torch_device  # noqa: E402
+from l1norm._arguments import canonical_dims  # noqa: E402
+from l1norm._cli import command, report  # noqa: E402
+from l1norm._cli.arguments import dims, sizes, torch_device  # noqa: E402
 from l1norm._cli.timing import Rounds  # noqa: E402
 
 _EPILOG = "exit codes: 0 all right, 1 a wrong result or a failed case, 2 it cannot run, 130 interrupted"
@@ -36,9 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     _fit_dims(parser, arguments)
-    device = _device(arguments.device)
-    if isinstance(device, str):
-        print(f"benchmarks/run.py: {device}", file=sys.stderr)
+    try:
+        device = command.choose_device(arguments.device)
+    except command.CannotRunError as error:
+        print(f"benchmarks/run.py: {error}", file=sys.stderr)
         return 2
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -190,10 +192,11 @@ def _fit_dims(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
             parser.error("--dim goes with --shape")
         return
     rank = len(arguments.shape)
-    dims = (-1,) if arguments.dim is None else arguments.dim
-    if any(not -rank <= d < rank for d in dims) or len({d % rank for d in dims}) < len(dims):
-        parser.error(f"--dim {','.join(map(str, dims))} does not fit --shape, which has {rank} dimensions")
-    arguments.dim = tuple(sorted(d % rank for d in dims))
+    asked = (-1,) if arguments.dim is None else arguments.dim
+    try:
+        arguments.dim = tuple(sorted(canonical_dims(asked, rank)))
+    except (IndexError, ValueError):
+        parser.error(f"--dim {','.join(map(str, asked))} does not fit --shape, which has {rank} dimensions")
 
 
 def _cases(arguments: argparse.Namespace, device: torch.device) -> list[suites.Case]:
@@ -202,24 +205,6 @@ def _cases(arguments: argparse.Namespace, device: torch.device) -> list[suites.C
     else:
         cases = suites.chosen(arguments.suite or (), arguments.quick, device.type)
     return suites.with_dtypes(cases, arguments.dtype or ())
-
-
-def _device(asked: torch.device | None) -> torch.device | str:
-    """Return the device to use, or why there is none: what was asked for, or a GPU where that works."""
-    if asked is None:
-        works = machine.cuda_kernels().works
-        return torch.device("cuda", torch.cuda.current_device()) if works else torch.device("cpu")
-    if asked.type == "cpu":
-        return torch.device("cpu")
-    if asked.type != "cuda":
-        return f"--device {asked}: cpu and cuda only"
-    verdict = machine.cuda_kernels()
-    if not verdict.works:
-        return f"--device {asked}: {verdict.why}"
-    index = torch.cuda.current_device() if asked.index is None else asked.index
-    if index >= torch.cuda.device_count():
-        return f"--device {asked}: torch sees {torch.cuda.device_count()} GPUs"
-    return torch.device("cuda", index)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -231,8 +216,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     parser.add_argument("--suite", type=_suite_names, metavar="NAME,...", help=f"all of: {', '.join(suites.SUITES)}")
-    parser.add_argument("--shape", type=_sizes, metavar="AxBx...", help="one shape instead, such as 4096x65535")
-    parser.add_argument("--dim", type=_dims, metavar="D,...", help="with --shape: what to reduce (default: the last)")
+    parser.add_argument("--shape", type=sizes, metavar="AxBx...", help="one shape instead, such as 4096x65535")
+    parser.add_argument("--dim", type=dims, metavar="D,...", help="with --shape: what to reduce (default: the last)")
     parser.add_argument("--dtype", type=_dtype_names, metavar="NAME,...", help=f"of: {', '.join(suites.DTYPES)}")
     parser.add_argument("--peers", type=_peer_names, metavar="NAME,...", help=f"of: {', '.join(peers.PEERS)}; or none")
     parser.add_argument("--quick", action="store_true", help="a few cases, under a minute")
@@ -265,17 +250,6 @@ def _dtype_names(text: str) -> list[str]:
 
 def _peer_names(text: str) -> list[str]:
     return [] if text == "none" else _names(text, peers.PEERS)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(int(part) for part in text.replace(",", "x").split("x"))
-    if not sizes or min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape of positive sizes")
-    return sizes
-
-
-def _dims(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

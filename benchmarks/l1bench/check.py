@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from l1norm._cli.exact import compare
+from l1norm._cli.exact import compare, sample_rows
 from l1norm._cli.peers import reference
 
 from .suites import Case
@@ -31,13 +31,8 @@ class Checked(NamedTuple):
 
 def sample(case: Case, *tensors: Tensor) -> list[Tensor]:
     """Return the same evenly spaced rows of each tensor, the first and the last among them, as matrices."""
-    count = max(1, min(case.rows, _MOST_ROWS, _SAMPLE[tensors[0].device.type] // max(1, case.length)))
-    kept = [d for d in range(len(case.shape)) if d not in case.dims]
-    if not kept:
-        return [t.reshape(1, -1) for t in tensors]
-    rows = torch.linspace(0, case.rows - 1, count, dtype=torch.float64).round().long().to(tensors[0].device)
-    where = torch.unravel_index(rows, [case.shape[d] for d in kept])
-    return [t.permute(*kept, *case.dims)[tuple(where)].reshape(count, case.length) for t in tensors]
+    most = min(_SAMPLE[tensors[0].device.type], _MOST_ROWS * case.length)
+    return [sample_rows(t, case.dims, most) for t in tensors]
 
 
 def forward(case: Case, x: Tensor, y: Tensor) -> Checked:

@@ -1,4 +1,4 @@
-"""What demo and bench share as commands: a device, one JSON object or a table, and an exit code."""
+"""What demo, bench and the benchmark share as commands: a device, one JSON object or a table, and an exit code."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def run(name: str, asked: torch.device | None, as_json: bool, work: Callable[[to
     # Whatever a library prints on the way must not reach a stdout that holds one JSON object.
     redirected = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
-        device = _device(asked)
+        device = choose_device(asked)
         on_device = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
         with redirected, on_device, torch.no_grad():
             found, table, ran = work(device)
@@ -50,24 +50,7 @@ def run(name: str, asked: torch.device | None, as_json: bool, work: Callable[[to
     return 0 if ran else 2
 
 
-def header(name: str, device: torch.device, problems: list[str]) -> dict[str, Any]:
-    """What every command's JSON object begins with."""
-    return {
-        "command": name,
-        "ok": not problems,
-        "problems": problems,
-        "versions": {"l1norm": l1norm.__version__, "torch": str(torch.__version__)},
-        "device": {"device": str(device), "name": _device_name(device)},
-    }
-
-
-def title(found: dict[str, Any]) -> str:
-    """Name the versions and the device in one line."""
-    versions = found["versions"]
-    return f"l1norm {versions['l1norm']}, torch {versions['torch']}, {found['device']['name']}"
-
-
-def _device(asked: torch.device | None) -> torch.device:
+def choose_device(asked: torch.device | None) -> torch.device:
     """Choose a device whose l1norm kernels work: what was asked for, or a GPU where possible."""
     if asked is None:
         asked = torch.device("cuda" if machine.cuda_kernels().works else "cpu")
@@ -85,6 +68,23 @@ def _device(asked: torch.device | None) -> torch.device:
     if not verdict.works:
         raise CannotRunError(f"--device {asked}: {verdict.why}")
     return asked
+
+
+def header(name: str, device: torch.device, problems: list[str]) -> dict[str, Any]:
+    """What every command's JSON object begins with."""
+    return {
+        "command": name,
+        "ok": not problems,
+        "problems": problems,
+        "versions": {"l1norm": l1norm.__version__, "torch": str(torch.__version__)},
+        "device": {"device": str(device), "name": _device_name(device)},
+    }
+
+
+def title(found: dict[str, Any]) -> str:
+    """Name the versions and the device in one line."""
+    versions = found["versions"]
+    return f"l1norm {versions['l1norm']}, torch {versions['torch']}, {found['device']['name']}"
 
 
 def _device_name(device: torch.device) -> str:
