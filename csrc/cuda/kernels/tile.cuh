@@ -33,6 +33,7 @@ class TileRow {
   __device__ __forceinline__ int count() const { return count_; }
   __device__ __forceinline__ RowUnit load(int k) const { return units_[place(k)]; }
   __device__ __forceinline__ void store(int k, const RowUnit& unit) const { units_[place(k)] = unit; }
+  __device__ __forceinline__ Pack<T, 1>* first() const { return reinterpret_cast<Pack<T, 1>*>(units_); }
 
  private:
   __device__ __forceinline__ int place(int k) const {
@@ -150,10 +151,30 @@ __device__ __forceinline__ void normalize(const Row& row, const Call& c, int64_t
   }
 }
 
+// A row of one element: its sign, where no special value and no clamp says otherwise (0.84 by way of a divisor).
+template <typename T, typename Row>
+__device__ __forceinline__ bool normalize_lone(const Row& row, const Call& c) {
+  Pack<T, 1>* const place = [&] {
+    if constexpr (Row::kSingle) {
+      return row.single();
+    } else {
+      return row.first();
+    }
+  }();
+  const auto value = widen((*place)[0]);
+  const auto magnitude = value < 0 ? -value : value;
+  if (!(magnitude > 0 && magnitude < INFINITY && magnitude >= c.eps) || c.denominator != nullptr) return false;
+  place->units[0] = narrow<T>(value < 0 ? -1.0f : 1.0f);
+  return true;
+}
+
 // A length that is known: in registers.
 template <typename T, int kLength, typename Row>
 __device__ __forceinline__ void normalize_short(const Row& row, const Call& c, int64_t index) {
   constexpr int kUnits = kLength / Row::kUnit;
+  if constexpr (kLength == 1) {
+    if (normalize_lone<T>(row, c)) return;
+  }
   typename Row::RowUnit units[kUnits > 0 ? kUnits : 1];
   Tally<T> tally;
   if constexpr (Row::kSingle) {
