@@ -63,10 +63,13 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
     case Kernel::kSplit:
       d["threads"] = p.split.threads;
       d["packs"] = p.split.packs;
+      d["shared_packs"] = p.split.shared_packs;
       d["blocks_a_row"] = p.split.blocks_a_row;
-      d["groups"] = p.split.groups;
-      d["shared_bytes"] = p.split.shared_bytes;
-      d["kept_batches"] = p.split.kept_batches;
+      break;
+    case Kernel::kRelay:
+      d["chunks"] = p.relay.chunks;
+      d["lag"] = p.relay.lag;
+      d["turns_back"] = p.relay.turns_back;
       break;
     case Kernel::kTwoPass:
       d["threads"] = p.two_pass.threads;
@@ -122,10 +125,10 @@ PYBIND11_MODULE(_C, m) {
         "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
         "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
         "input and output start at the same elements.");
-  m.def(
-      "set_kernel", &set_kernel, pybind11::arg("name"),
-      "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split' or 'two_pass' where it can take them; '' lets "
-      "the plan choose.");
+  m.def("set_kernel", &set_kernel, pybind11::arg("name"),
+        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay' or 'two_pass' where it can take "
+        "them; '' lets "
+        "the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

@@ -20,7 +20,8 @@ _REASON = {
     "tile": "a short row a thread, in tiles of neighbouring rows that pass through shared memory",
     "warp": "a row in the registers of a warp or of a part of one",
     "resident": "a row in the registers of a block or a cluster of blocks, with their shared memory for the rest",
-    "split": "a row in blocks all over the device, which read twice what they have no room for",
+    "split": "rows in the registers and shared memory of blocks all over the device",
+    "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
     "two_pass": "a block a row, which it reads twice: a row that is strided or cast, or that suits no other kernel",
     "cpu": "rows in vectors of the processor's instruction set, shared by PyTorch's threads",
     "meta": "a meta tensor has no data to compute with",
@@ -36,8 +37,8 @@ class Explanation:
     device: str
     rows: int
     length: int
-    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``;
-    #: ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``;
+    #: ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]
@@ -60,7 +61,7 @@ def explain(input: Tensor, dim: Dim = 1, *, dtype: torch.dtype | None = None, ou
 
     Returns:
         An object with ``device``, ``rows`` and their ``length``, ``kernel``, its ``launch`` (numbers by name) and a
-        ``reason``. On CUDA, where another process holds a part of the GPU, a call may run ``"two_pass"`` in place of
+        ``reason``. On CUDA, where another process holds a part of the GPU, a call may run ``"relay"`` in place of
         ``"split"``.
 
     Raises:

@@ -254,7 +254,7 @@ def test_default_shapes_show_the_kernels_on_a_gpu(name, dtype):
     shapes = bench.default_shapes("cuda", dtype, free)
     kernels = [make_plan(name, rows, length, dtype)["kernel"] for rows, length in shapes]
     assert kernels[:3] == ["tile", "warp", "resident"]
-    assert kernels[4] == "split"
+    assert kernels[4] == "relay"
     assert shapes[3] == (32768, 65535)
     small = bench.default_shapes("cuda", dtype, 8 << 30)
     assert [length for _, length in small] == [length for _, length in shapes]

@@ -320,7 +320,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
     if not events:
         pytest.skip("the profiler shows no kernels here")
     (event,) = events
-    (kernel,) = [k for k in ("tile", "warp", "resident", "split", "two_pass") if f"{k}_kernel" in event["name"]]
+    (kernel,) = [k for k in ("tile", "warp", "resident", "split", "relay", "two_pass") if f"{k}_kernel" in event["name"]]
     return kernel, event["args"]["grid"][0], event["args"]["block"][0]
 
 
@@ -334,6 +334,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((300, 65_535), 1, None, None),  # as many blocks as the device has shared memory for
         ((300, 140_001), 1, None, None),
         ((1, 4_000_001), 1, None, "split"),
+        ((20, 2_000_001), 1, None, "relay"),
         ((300, 5000), 0, None, "two_pass"),
         ((300, 5000), 1, torch.float16, "two_pass"),
     ],
@@ -349,7 +350,8 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "tile": lambda: (-(-said.rows // (numbers["rows_a_warp"] * 4)), 128),
         "warp": lambda: (-(-said.rows * numbers["lanes"] // 128), 128),
         "resident": lambda: (said.rows * numbers["cluster"], numbers["threads"]),
-        "split": lambda: (numbers["groups"] * numbers["blocks_a_row"], numbers["threads"]),
+        "split": lambda: (said.rows * numbers["blocks_a_row"], numbers["threads"]),
+        "relay": lambda: (2 * said.rows * numbers["chunks"], 256),
         "two_pass": lambda: (numbers["blocks"], numbers["threads"]),
     }[name]()
     assert (blocks, threads) == expected

@@ -12,7 +12,7 @@ import l1norm
 from l1norm import _C
 
 # '' leaves the choice to the plan.
-KERNELS = ["", "tile", "warp", "resident", "split", "two_pass"]
+KERNELS = ["", "tile", "warp", "resident", "split", "relay", "two_pass"]
 
 # More rows than 32 lanes each would keep any GPU busy with: lanes share a row, or take several.
 MANY = 701
@@ -87,7 +87,7 @@ def test_every_kernel_on_rows_that_fill_no_tile(rows, dtype, cuda):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_beyond_what_the_device_holds(dtype, cuda):
-    """Most of 100 MB is read twice, by 'split' as by 'two_pass'."""
+    """100 MB, read twice: 'relay' divides from the end, where a GPU's cache is up to 250 MB."""
     assert_kernels_give_the_cpu_bits(make_rows("randn", 1, 100_000_000 // dtype.itemsize + 5, dtype=dtype), cuda)
 
 
@@ -151,6 +151,7 @@ TAKEN = {
     "warp": (1000, 301),
     "resident": (40, 65_535),
     "split": (3, 1_300_001),
+    "relay": (12, 1_300_001),
     "two_pass": (300, 4097),
 }
 
@@ -186,7 +187,7 @@ def test_a_captured_kernel_replays(kernel, dtype, cuda):
         assert_same_bits(denominator, divisor)
 
 
-@pytest.mark.parametrize("kernel", ["resident", "split"])
+@pytest.mark.parametrize("kernel", ["resident", "split", "relay"])
 def test_two_streams_at_once(kernel, cuda):
     """Blocks that wait for each other, of two launches that want the whole device, with scratch memory each."""
     values = [make_rows("randn", *TAKEN[kernel], seed=seed) for seed in range(2)]

@@ -76,7 +76,8 @@ def blocks_of(plan: dict, rows: int) -> int:
         "tile": lambda: ceil_div(rows, plan["rows_a_warp"] * 4),
         "warp": lambda: ceil_div(rows, 128 // plan["lanes"]),
         "resident": lambda: rows * plan["cluster"],
-        "split": lambda: plan["groups"] * plan["blocks_a_row"],
+        "split": lambda: rows * plan["blocks_a_row"],
+        "relay": lambda: 2 * rows * plan["chunks"],
         "two_pass": lambda: plan["blocks"],
     }[plan["kernel"]]()
 
@@ -110,20 +111,19 @@ def check_resident(plan: dict, length: int, size: int, device: dict) -> None:
 
 
 def check_split(plan: dict, length: int, size: int, device: dict) -> None:
-    threads, blocks = plan["threads"], 2
-    # All blocks at once, two on each multiprocessor: a row's blocks wait for each other.
-    assert plan["blocks_a_row"] >= 1
-    assert plan["groups"] >= 1
-    assert plan["blocks_a_row"] * plan["groups"] <= blocks * device["multiprocessors"]
-    assert threads == 256
-    assert blocks * threads <= device["threads_per_multiprocessor"]
-    assert blocks * threads * 128 <= REGISTERS
-    assert 0 < plan["shared_bytes"] <= device["shared_bytes"] - STATIC["split"]
-    assert blocks * (plan["shared_bytes"] + STATIC["split"] + RESERVED) <= device["shared_bytes_per_multiprocessor"]
-    # What is kept for the second pass fits half of the L2 cache.
-    assert plan["packs"] == (8 if device["max_cluster"] == 1 else 16 if size == 4 else 12)
-    batch = threads * plan["packs"] * 16 * plan["groups"] * plan["blocks_a_row"]
-    assert 0 <= plan["kept_batches"] * batch <= device["l2_bytes"] // 2
+    threads, packs, shared, blocks = (plan[k] for k in ("threads", "packs", "shared_packs", "blocks_a_row"))
+    assert (threads, packs, shared > 0) in {(512, 16, False), (384, 20, True)}
+    # Slices are whole lines of 8 packs.
+    assert blocks >= 1
+    assert threads * (packs + shared) >= ceil_div(length * size // 16, blocks * 8) * 8
+    assert threads * shared * 16 <= device["shared_bytes"] - STATIC["split"]
+
+
+def check_relay(plan: dict, length: int, size: int, device: dict) -> None:
+    assert plan["chunks"] == max(ceil_div(length * size // 16, 256 * 16), 1)
+    # What is summed ahead stays in the cache, unless a row alone does not.
+    assert plan["lag"] == 1 or plan["lag"] * length * size <= device["l2_bytes"] * 2 // 7
+    assert plan["turns_back"] == (length * size > device["l2_bytes"] * 2 // 5)
 
 
 def check_two_pass(plan: dict, length: int, size: int, device: dict) -> None:
@@ -135,6 +135,7 @@ CHECKS = {
     "warp": check_warp,
     "resident": check_resident,
     "split": check_split,
+    "relay": check_relay,
     "two_pass": check_two_pass,
 }
 
@@ -142,8 +143,12 @@ CHECKS = {
 def check(plan: dict, rows: int, length: int, dtype: torch.dtype, device: dict) -> None:
     CHECKS[plan["kernel"]](plan, length, dtype.itemsize, device)
     assert 1 <= blocks_of(plan, rows) < 1 << 31
-    if plan["kernel"] in ("split", "two_pass"):
-        assert plan.get("groups", plan.get("blocks")) <= rows
+    if plan["kernel"] == "split":  # all blocks at once: a row's blocks wait for each other
+        assert blocks_of(plan, rows) <= device["multiprocessors"]
+    if plan["kernel"] == "relay":
+        assert 1 <= plan["lag"] <= rows
+    if plan["kernel"] == "two_pass":
+        assert plan["blocks"] <= rows
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -169,13 +174,17 @@ def test_a_kernel_that_is_asked_for_can_be_launched(kernel, name, dtype, asking)
     asking(kernel)
     takes = {
         # 32 KB a warp, and room for four of them and 1 KB.
-        "tile": lambda packs, row_bytes, dense, aligned: (
+        "tile": lambda rows, row_bytes, dense: (
             dense and row_bytes <= min(1024, (device["shared_bytes"] - 1024) // 128)
         ),
-        "warp": lambda packs, row_bytes, dense, aligned: packs <= 512,
+        "warp": lambda rows, row_bytes, dense: row_bytes // 16 <= 512,
         # A block's registers hold 8192 packs.
-        "resident": lambda packs, row_bytes, dense, aligned: packs <= 8192,
-        "split": lambda *_: True,
+        "resident": lambda rows, row_bytes, dense: row_bytes // 16 <= 8192,
+        "split": lambda rows, row_bytes, dense: (
+            rows <= device["multiprocessors"]
+            and row_bytes // 16 <= device["multiprocessors"] // rows * (8192 - 8)
+        ),
+        "relay": lambda rows, row_bytes, dense: 2 * rows * ceil_div(row_bytes, 1 << 16) < 1 << 31,
         "two_pass": lambda *_: True,
     }[kernel]
     for rows in (1, 33, 32_768):
@@ -183,7 +192,7 @@ def test_a_kernel_that_is_asked_for_can_be_launched(kernel, name, dtype, asking)
             for dense, aligned in ((True, True), (False, True), (False, False)):
                 plan = make_plan(name, rows, length, dtype, True, dense, aligned)
                 assert plan["kernel"] in (kernel, "two_pass")
-                if takes(length * size // 16, length * size, dense, aligned):
+                if takes(rows, length * size, dense):
                     assert plan["kernel"] == kernel
                 check(plan, rows, length, dtype, device)
 
@@ -267,21 +276,21 @@ LONG = ["4097 packs: resident 192 20+ x 1", "5633 packs: resident 16 x 1", "8193
 CLUSTERS = [*LONG, "13825 packs: resident 16 x 2", "16385 packs: resident 384 20+ x 1",
             "19969 packs: resident 384 20+ x 2", "39937 packs: resident 384 20+ x 3",
             "59905 packs: resident 384 20+ x 4", "79873 packs: resident 384 20+ x 8",
-            "159745 packs: split"]  # fmt: skip
+            "159745 packs: relay"]  # fmt: skip
 SMALL_CLUSTERS = [*LONG, "13441 packs: resident 384 20+ x 2", "13825 packs: resident 16 x 2",
                   "16385 packs: resident 384 20+ x 2", "26881 packs: resident 384 20+ x 3",
                   "40321 packs: resident 384 20+ x 4", "53761 packs: resident 384 20+ x 8",
-                  "107521 packs: split"]  # fmt: skip
+                  "107521 packs: relay"]  # fmt: skip
 MANY = {
     ("H200", torch.float16): SHORT[2] + CLUSTERS,
     ("H200", torch.float32): SHORT[4] + CLUSTERS,
     ("H200", torch.float64): SHORT[8] + CLUSTERS,
     ("RTX 5090", torch.float32): SHORT[4] + SMALL_CLUSTERS,
-    ("A100", torch.float32): [*SHORT[4], *LONG, "17665 packs: split"],
-    ("RTX 4090", torch.float16): [*SHORT[2], *LONG, "13441 packs: split"],
+    ("A100", torch.float32): [*SHORT[4], *LONG, "17665 packs: relay"],
+    ("RTX 4090", torch.float16): [*SHORT[2], *LONG, "13441 packs: relay"],
     # 127 float32 a row are no tile: four of them and 1 KB are more than 64 KB.
     ("T4", torch.float32): ["508: warp 8 x 4" if at.startswith("512:") else at for at in SHORT[4]]
-    + [*LONG, "11521 packs: split"],
+    + [*LONG, "11521 packs: relay"],
 }
 
 
@@ -306,12 +315,12 @@ def test_bfloat16_has_the_plans_of_float16():
 
 
 IN_TWO_BLOCKS = {"kernel": "resident", "threads": 512, "packs": 16, "shared_packs": 0, "cluster": 2}
-IN_SHARES = {"kernel": "split", "threads": 256, "packs": 8}
+IN_CHUNKS = {"kernel": "relay", "chunks": 4, "turns_back": False}
 HEADLINE = {
-    "T4": {**IN_SHARES, "blocks_a_row": 5, "groups": 16, "shared_bytes": 28_672, "kept_batches": 0},
+    "T4": {**IN_CHUNKS, "lag": 4},
     "A100": {"kernel": "resident", "threads": 384, "packs": 20, "shared_packs": 23, "cluster": 1},
-    "L4": {**IN_SHARES, "blocks_a_row": 4, "groups": 29, "shared_bytes": 47_104, "kept_batches": 6},
-    "RTX 4090": {**IN_SHARES, "blocks_a_row": 4, "groups": 64, "shared_bytes": 47_104, "kept_batches": 4},
+    "L4": {**IN_CHUNKS, "lag": 54},
+    "RTX 4090": {**IN_CHUNKS, "lag": 82},
     **dict.fromkeys(("H100", "H200", "B200", "RTX 5090"), IN_TWO_BLOCKS),
 }
 
@@ -333,11 +342,19 @@ def test_few_long_rows_are_spread_over_the_device(name, dtype):
             for aligned in (True, False):
                 plan = make_plan(name, rows, length, dtype, aligned=aligned)
                 # A quarter of the multiprocessors, where a block's threads have four packs each.
-                enough = min(multiprocessors // 4, rows * (packs // 1024))
+                enough = min(multiprocessors // 4, rows * (packs // 2048))
                 assert blocks_of(plan, rows) >= enough, (rows, length, plan)
-    one = make_plan(name, 1, 1 << 26, dtype)
-    assert one["kernel"] == "split"
-    assert one["blocks_a_row"] == 2 * multiprocessors
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_what_the_device_holds_is_read_once(name):
+    multiprocessors = GPUS[name]["multiprocessors"]
+    in_registers = 8192 * 4
+    assert make_plan(name, 1, multiprocessors * in_registers)["kernel"] == "split"
+    one = make_plan(name, 1, multiprocessors * 11_000 * 4)
+    assert (one["kernel"], one["blocks_a_row"], one["packs"]) == ("split", multiprocessors, 20)
+    assert make_plan(name, 2, multiprocessors * 11_000 * 4)["kernel"] == "relay"
+    assert make_plan(name, 1, multiprocessors * 11_000 * 4, aligned=False)["kernel"] == "relay"
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
@@ -359,7 +376,7 @@ def test_few_rows_are_held_in_the_registers_of_their_clusters(name):
             held = {"kernel": "resident", "threads": 512, "packs": 16, "shared_packs": 0, "cluster": cluster}
             assert make_plan(name, multiprocessors // cluster, most * 4, aligned=aligned) == held
             beyond = make_plan(name, multiprocessors // cluster, most * 4 + 4, aligned=aligned)
-            assert beyond["kernel"] == ("resident" if aligned else "split")
+            assert beyond["kernel"] == ("resident" if aligned else "relay")
             assert beyond.get("shared_packs") != 0
 
 
@@ -370,7 +387,7 @@ def test_a_block_holds_unaligned_rows_in_registers(name):
             plan = make_plan(name, 1 << 20, packs * 16 // dtype.itemsize, dtype, aligned=False)
             held = {"kernel": "resident", "threads": ceil_div(packs, 512) * 32, "packs": 16}
             assert plan == held | {"shared_packs": 0, "cluster": 1}
-        assert make_plan(name, 1 << 20, 8193 * 16 // dtype.itemsize, dtype, aligned=False)["kernel"] == "split"
+        assert make_plan(name, 1 << 20, 8193 * 16 // dtype.itemsize, dtype, aligned=False)["kernel"] == "relay"
 
 
 @pytest.mark.parametrize("name", [name for name in GPUS if name not in WITH_CLUSTERS])

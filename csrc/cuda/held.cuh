@@ -13,9 +13,12 @@ __device__ __forceinline__ Divisor exact_divisor(const Sum& total, const Call& c
   return make_divisor<Wide<T>>(total, c.count, c.eps);
 }
 
+// How often a kernel reads its input; its result, never. kFirst and kLast keep the input in the L2 cache in between.
+enum class Access { kOnce, kFirst, kLast };
+
 // Packs of the body, and kEdge elements each, at most, of the head up to the body's line and of the tail after its last
 // pack. kAnyOutput: the output's alignment may differ from the input's. kStep: step, where it is known.
-template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0>
+template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0, Access kAccess = Access::kOnce>
 struct Held {
   static constexpr int kPack = kPackBytes / sizeof(T);
   using RowPack = Pack<T, kPack>;
@@ -47,7 +50,7 @@ struct Held {
     const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {
-      held[u] = u * step < packs - first ? *body : RowPack{};
+      held[u] = u * step < packs - first ? load(body) : RowPack{};
       body = next(body);
     }
 #pragma unroll
@@ -108,6 +111,18 @@ struct Held {
   }
 
  private:
+  static __device__ __forceinline__ RowPack load(const RowPack* from) {
+    return kAccess == Access::kFirst ? load_keeping(from) : kAccess == Access::kLast ? load_last(from) : *from;
+  }
+
+  static __device__ __forceinline__ void store(RowPack* to, const RowPack& pack) {
+    if constexpr (kAccess == Access::kOnce) {
+      *to = pack;
+    } else {
+      store_streaming(to, pack);
+    }
+  }
+
   template <typename P>
   __device__ __forceinline__ P* next(P* pack) const {
     return kStep > 0 ? pack + kStep : settled(pack + step);
@@ -126,7 +141,7 @@ struct Held {
       unproven |= proven ? 0u : 1u << u;
       if (u * step < rest && (!kReadAgain<T> || proven)) {
         if constexpr (kAligned) {
-          *to = pack;
+          store(to, pack);
         } else {
 #pragma unroll
           for (int k = 0; k < kPack; ++k) reinterpret_cast<T*>(to)[k] = pack[k];
@@ -214,10 +229,47 @@ struct HeldInShared {
   }
 };
 
+// A part of a row, [begin, end): but for the first, parts start on a line.
+struct Part {
+  int64_t begin, end;
+};
+
+// The row's parts have `packs` packs each, whole lines.
+template <typename T>
+__device__ __forceinline__ Part part_of_row(const T* x, int64_t length, int64_t packs, unsigned part, unsigned parts) {
+  const int64_t elements = packs * (kPackBytes / static_cast<int>(sizeof(T)));
+  const auto start = [&](unsigned p) { return p == 0 ? 0 : min(elements_to(x, kLineBytes) + p * elements, length); };
+  return {start(part), part + 1 == parts ? length : start(part + 1)};
+}
+
 // The row's divisor, for those who ask for it; one thread a row calls it.
 template <typename T>
 __device__ __forceinline__ void write_denominator(const Call& c, int64_t offset, const Sum& total) {
   static_cast<Wide<T>*>(c.denominator)[offset] = rounded(exact_divisor<T>(total, c), Wide<T>{});
+}
+
+// Divides what a block holds of a row: `row`, and with kShared shared_packs packs a thread more, in `places`.
+// total_of() makes the row's sum of the thread's; denominator is where it goes, negative where another block or nobody
+// writes it.
+template <typename T, int kPacks, bool kShared, typename TotalOf>
+__device__ __forceinline__ void normalize_held(const Call& c, const Held<T, kPacks, 1, !kShared>& row, int shared_packs,
+                                               uint4* places, int64_t denominator, const TotalOf& total_of) {
+  using Rest = HeldInShared<T>;
+  Rest rest;
+  if constexpr (kShared) {
+    const int threads = row.step, thread = static_cast<int>(threadIdx.x), first = row.first + kPacks * threads;
+    rest = {reinterpret_cast<const typename Rest::RowPack*>(row.x + row.head) + first,
+            reinterpret_cast<typename Rest::RowPack*>(row.y + row.head) + first,
+            reinterpret_cast<typename Rest::RowPack*>(places) + thread, threads,
+            min(row.packs - first, shared_packs * threads - thread)};
+    rest.load();
+  }
+  Tally<T> tally = row.tally();
+  if constexpr (kShared) rest.add(tally);
+  const Sum total = total_of(tally.sum());
+  if (denominator >= 0 && threadIdx.x == 0) write_denominator<T>(c, denominator, total);
+  if constexpr (kShared) rest.divide(total, c);
+  row.divide(total, c);
 }
 
 }  // namespace l1norm::cuda

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "../tensors.h"
+#include "kernels/relay.h"
 #include "kernels/resident.h"
 #include "kernels/split.h"
 #include "kernels/tile.h"
@@ -132,8 +133,12 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
     case Kernel::kResident:
       return resident<T>(c, plan.resident, stream);
     case Kernel::kSplit: {
-      const Scratch scratch(c.device, split_scratch_bytes(plan.split));
+      const Scratch scratch(c.device, split_scratch_bytes(plan.split, c.geometry.rows.count));
       return split<T>(c, plan.split, scratch.data(), stream);
+    }
+    case Kernel::kRelay: {
+      const Scratch scratch(c.device, relay_scratch_bytes(plan.relay, c.geometry.rows.count));
+      return relay<T>(c, plan.relay, scratch.data(), stream);
     }
     case Kernel::kTwoPass:
       return two_pass<T>(c, plan.two_pass, stream);
@@ -165,9 +170,9 @@ void run(const Call& c) {
   const Device& device = properties(c.device);
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
-    // Another process holds a part of the device: no kernel that waits for all its blocks can run.
+    // Another process holds a part of the device: the split kernel, whose blocks all wait for each other, cannot run.
     cudaGetLastError();
-    constexpr Kernel kPortable = Kernel::kTwoPass;
+    constexpr Kernel kPortable = Kernel::kRelay;
     error = launch(c, make_plan(shape, device, &kPortable), stream);
   }
   STD_TORCH_CHECK(error != cudaErrorNoKernelImageForDevice,

@@ -41,6 +41,25 @@ __device__ __forceinline__ Sum block_sum(Sum sum, BlockSumStorage& storage) {
   return sum;
 }
 
+// A sum in global memory that blocks hand to each other: its bytes are all kUnset until it is there, so that it is its
+// own flag, and one read brings both.
+constexpr int kUnset = 0xff;
+
+__device__ __forceinline__ void publish(double2* slot, const Sum& sum) {
+  // As all bits set is a NaN, any other NaN says the same.
+  const double hi = sum.hi == sum.hi ? sum.hi : __longlong_as_double(0x7ff8000000000000);
+  const double lo = sum.lo == sum.lo ? sum.lo : __longlong_as_double(0x7ff8000000000000);
+  asm volatile("st.relaxed.gpu.global.v2.f64 [%0], {%1, %2};" ::"l"(slot), "d"(hi), "d"(lo) : "memory");
+}
+
+__device__ __forceinline__ Sum await(const double2* slot) {
+  Sum sum;
+  do {
+    asm volatile("ld.relaxed.gpu.global.v2.f64 {%0, %1}, [%2];" : "=d"(sum.hi), "=d"(sum.lo) : "l"(slot) : "memory");
+  } while (__double_as_longlong(sum.hi) == -1 || __double_as_longlong(sum.lo) == -1);
+  return sum;
+}
+
 // Clusters, where the architecture has them; a cluster of 1 costs nothing.
 
 template <int kCluster>

@@ -32,22 +32,9 @@ __global__ void __launch_bounds__(kResidentThreads<kPacks>)
       static_cast<const T*>(c.input) + o.input, static_cast<T*>(c.output) + o.output, static_cast<int>(g.row.count),
       min(kLineBytes, threads * static_cast<int>(sizeof(T))), rank * (kPacks + in_shared) * threads + thread, threads,
       rank == 0 ? thread : kLineBytes, rank == kCluster - 1 ? thread : kLineBytes);
-  using Rest = HeldInShared<T>;
-  Rest rest;
-  if constexpr (kShared) {
-    const int first = row.first + kPacks * threads;
-    rest = {reinterpret_cast<const typename Rest::RowPack*>(row.x + row.head) + first,
-            reinterpret_cast<typename Rest::RowPack*>(row.y + row.head) + first,
-            reinterpret_cast<typename Rest::RowPack*>(places) + thread, threads,
-            min(row.packs - first, shared_packs * threads - thread)};
-    rest.load();
-  }
-  Tally<T> tally = row.tally();
-  if constexpr (kShared) rest.add(tally);
-  const Sum total = cluster_sum<kCluster>(tally.sum(), sums, rank);
-  if (c.denominator != nullptr && rank == 0 && thread == 0) write_denominator<T>(c, o.denominator, total);
-  if constexpr (kShared) rest.divide(total, c);
-  row.divide(total, c);
+  normalize_held<T, kPacks, kShared>(c, row, shared_packs, places,
+                                     c.denominator != nullptr && rank == 0 ? o.denominator : -1,
+                                     [&](const Sum& sum) { return cluster_sum<kCluster>(sum, sums, rank); });
 }
 
 template <int n>

@@ -1,5 +1,5 @@
-// Rows shared by many blocks, which hold them in registers and shared memory, or what fits there of a longer one: each
-// element of that is read once. Rows whose elements are neighbours in memory, without a cast.
+// Rows that the whole device holds, each in the registers and shared memory of many blocks: each element is read once.
+// Rows whose elements are neighbours in memory, without a cast.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,10 +11,10 @@
 
 namespace l1norm::cuda {
 
-// What a launch needs of device memory, aligned to 128 bytes: a line a group, and two sums a block.
-inline size_t split_scratch_bytes(const SplitPlan& plan) {
+// What a launch needs of device memory, aligned to 16 bytes: a sum a block.
+inline size_t split_scratch_bytes(const SplitPlan& plan, int64_t rows) {
   if (plan.blocks_a_row == 1) return 0;
-  return static_cast<size_t>(plan.groups) * (128 + static_cast<size_t>(plan.blocks_a_row) * 2 * 2 * sizeof(double));
+  return static_cast<size_t>(rows) * static_cast<size_t>(plan.blocks_a_row) * 2 * sizeof(double);
 }
 
 // Launches on the current device. cudaErrorCooperativeLaunchTooLarge where the device does not take all blocks at once.
