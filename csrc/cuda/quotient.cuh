@@ -150,7 +150,8 @@ struct Quotient<__nv_bfloat16> : HalfQuotient<__nv_bfloat16> {
 // One Newton step with the divisor in two doubles: within 2^-52 ulp of the exact quotient before it is rounded.
 template <>
 struct Quotient<double> {
-  double hi, lo, inverse, smallest;
+  double hi, lo, inverse;
+  uint32_t limit;
   bool usable;
 
   Quotient() = default;
@@ -160,25 +161,29 @@ struct Quotient<double> {
     hi = m.hi;
     lo = m.lo;
     inverse = approximate_reciprocal(m.hi);
-    smallest = fmax(0x1p-960, m.hi * 0x1p-1020);
+    // Twice the upper words of what is large enough are above it.
+    limit = 2u * static_cast<uint32_t>(__double2hiint(fmax(0x1p-960, m.hi * 0x1p-1020))) + 1u;
     if (m.hi == 0.0 || !is_finite(m.hi)) {
       usable = true;
       inverse = m.hi == 0.0 ? INFINITY : m.hi > 0.0 ? 0.0 : m.hi;
-      hi = lo = smallest = 0.0;
+      hi = lo = 0.0;
+      limit = 0;
     }
   }
 
   template <int N>
   __device__ __forceinline__ bool divide(const Pack<double, N>& x, Pack<double, N>& y) const {
-    bool proven = usable;
+    uint32_t least = ~0u;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const double q = x[k] * inverse;
       // Of this sign, so that a zero keeps its own.
       y.units[k] = fma(fma(q, lo, fma(q, hi, -x[k])), -inverse, q);
-      proven &= fabs(x[k]) >= smallest || x[k] == 0.0;
+      // Zeros rank above everything: their quotients are exact.
+      const uint32_t upper = 2u * static_cast<uint32_t>(__double2hiint(x[k]));
+      least = min(least, (upper | static_cast<uint32_t>(__double2loint(x[k]))) == 0 ? ~0u : upper);
     }
-    return proven;
+    return usable && least >= limit;
   }
 };
 
