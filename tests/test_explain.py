@@ -351,7 +351,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "warp": lambda: (-(-said.rows * numbers["lanes"] // 128), 128),
         "resident": lambda: (said.rows * numbers["cluster"], numbers["threads"]),
         "split": lambda: (said.rows * numbers["blocks_a_row"], numbers["threads"]),
-        "relay": lambda: (2 * said.rows * numbers["chunks"], 256),
+        "relay": lambda: (2 * said.rows * (numbers["chunks"] + 1), 512),
         "two_pass": lambda: (numbers["blocks"], numbers["threads"]),
     }[name]()
     assert (blocks, threads) == expected

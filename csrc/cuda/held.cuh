@@ -50,7 +50,7 @@ struct Held {
     const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {
-      held[u] = u * step < packs - first ? load(body) : RowPack{};
+      held[u] = load(body, u * step < packs - first);
       body = next(body);
     }
 #pragma unroll
@@ -111,8 +111,14 @@ struct Held {
   }
 
  private:
-  static __device__ __forceinline__ RowPack load(const RowPack* from) {
-    return kAccess == Access::kFirst ? load_keeping(from) : kAccess == Access::kLast ? load_last(from) : *from;
+  static __device__ __forceinline__ RowPack load(const RowPack* from, bool there) {
+    if constexpr (kAccess == Access::kFirst) {
+      return load_keeping(from, there);
+    } else if constexpr (kAccess == Access::kLast) {
+      return load_last(from, there);
+    } else {
+      return there ? *from : RowPack{};
+    }
   }
 
   static __device__ __forceinline__ void store(RowPack* to, const RowPack& pack) {

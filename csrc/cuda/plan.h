@@ -62,7 +62,7 @@ struct SplitPlan {
   int blocks_a_row;
 };
 
-// The relay kernel: `chunks` blocks sum a row and as many divide it, `lag` rows behind.
+// The relay kernel: `chunks` blocks and one sum a row, and as many divide it, `lag` rows behind.
 struct RelayPlan {
   int chunks;
   int lag;
@@ -93,10 +93,9 @@ constexpr int kResidentThreads = resident_threads(kPacks);
 // Packs a thread where shared memory holds the rest of the row.
 constexpr int kPacksBesideShared = 20;
 
-// A chunk's threads and their packs, and its blocks a multiprocessor: most in flight before registers spill.
-constexpr int kRelayThreads = 256;
+// A chunk's threads and their packs: all registers of a multiprocessor.
+constexpr int kRelayThreads = 512;
 constexpr int kRelayPacks = 16;
-constexpr int kRelayBlocks = 2;
 
 // What a geometry is to the plan.
 struct Shape {
@@ -227,12 +226,13 @@ inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan
 }
 
 // Rows in chunks: what comes between a chunk's sum and its division takes two sevenths of the L2 cache, as far as rows
-// are that short. With more of it reads miss, with less blocks wait (2^20 float32 on an H200: 0.77 at 8 MB, 0.85 at 16,
-// 0.71 at 24). Of rows longer than two fifths only the end is still there (2^24 float32: 0.68, and 0.66 from the front).
+// are that short. With more of it reads miss, with less blocks wait (2^20 float32 on an H200: 0.77 at 8 MB, 0.86 at 16,
+// 0.71 at 24). Of rows longer than two fifths only the end is still there (2^24 float32: 0.69, and 0.66 from the
+// front).
 inline bool plan_relay(const Shape& shape, const Device& device, RelayPlan& plan) {
   if (!shape.held || shape.rows == 0) return false;
   const int64_t chunks = std::max<int64_t>(ceil_div(shape.packs(), kRelayThreads * kRelayPacks), 1);
-  if (shape.rows > INT32_MAX / (2 * chunks)) return false;
+  if (shape.rows > INT32_MAX / (2 * (chunks + 1))) return false;
   const int64_t rows = device.l2_bytes * 2 / 7 / std::max<int64_t>(shape.row_bytes(), 1);
   plan = {static_cast<int>(chunks), static_cast<int>(std::clamp<int64_t>(rows, 1, shape.rows)),
           shape.row_bytes() > device.l2_bytes * 2 / 5};

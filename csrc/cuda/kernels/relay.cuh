@@ -11,28 +11,30 @@ namespace relay_kernel {
 
 // Written by blocks for blocks behind them.
 struct Board {
-  double2* parts;      // a row and chunk
-  double2* totals;     // a row
-  unsigned* counters;  // a row: chunks that have their part, less one
+  double2* parts;   // a row and chunk
+  double2* totals;  // a row
 };
 
-// How a launch orders chunks.
+// How a launch orders its blocks.
 struct Order {
   unsigned rows, chunks, lag;
   bool turns_back;  // rows are divided from their ends: those are in the cache
 };
 
+enum class Job { kSum, kTotal, kDivide, kNone };
+
 struct Task {
-  bool divides;
+  Job job;
   unsigned row, chunk;
 };
 
+// Blocks wait for blocks of lower numbers only, which the device starts first: CUB's scans rest on that as well.
 // Summing starts `lag` rows ahead; then blocks take turns, so that reads from memory, reads from the cache and writes
 // mix.
 __device__ __forceinline__ Task task_of(unsigned block, const Order& o) {
-  const unsigned ahead = o.lag * o.chunks, turns = (o.rows - o.lag) * o.chunks;
+  const unsigned slots = o.chunks + 1, ahead = o.lag * slots, turns = (o.rows - o.lag) * slots;
   bool divides = false;
-  unsigned at = block;  // chunk by chunk, row by row
+  unsigned at = block;  // slot by slot, row by row
   if (block >= ahead + 2 * turns) {
     divides = true;
     at = block - ahead - turns;
@@ -40,8 +42,10 @@ __device__ __forceinline__ Task task_of(unsigned block, const Order& o) {
     divides = (block - ahead) % 2 != 0;
     at = (block - ahead) / 2 + (divides ? 0 : ahead);
   }
-  const unsigned row = at / o.chunks, chunk = at - row * o.chunks;
-  return {divides, row, divides && o.turns_back ? o.chunks - 1 - chunk : chunk};
+  const unsigned row = at / slots, slot = at - row * slots;
+  if (slot == o.chunks) return {divides ? Job::kNone : Job::kTotal, row, 0};
+  if (!divides) return {Job::kSum, row, slot};
+  return {Job::kDivide, row, o.turns_back ? o.chunks - 1 - slot : slot};
 }
 
 template <typename T, Access kAccess>
@@ -62,46 +66,25 @@ struct Chunk : Held<T, kRelayPacks, 1, true, kRelayThreads, kAccess> {
              static_cast<int>(threadIdx.x)) {}
 };
 
-// Hands on a chunk's sum; the block that is the last of its row adds them, in their order.
-__device__ __forceinline__ bool hand_on(const Sum& sum, const Task& task, unsigned chunks, const Board& board,
-                                        BlockSumStorage& storage, Sum& total) {
-  double2* const parts = board.parts + static_cast<size_t>(task.row) * chunks;
-  __shared__ unsigned others;
-  if (threadIdx.x == 0) {
-    parts[task.chunk] = make_double2(sum.hi, sum.lo);
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(others)
-                 : "l"(board.counters + task.row)
-                 : "memory");
-  }
-  __syncthreads();
-  if (others + 2 != chunks) return false;
-  Sum mine;
-  for (unsigned k = threadIdx.x; k < chunks; k += kRelayThreads) {
-    const double2 part = __ldcg(parts + k);
-    mine = mine + Sum{part.x, part.y};
-  }
-  total = block_sum(mine, storage);
-  if (threadIdx.x == 0) publish(board.totals + task.row, total);
-  return true;
-}
-
 template <typename T>
-__global__ void __launch_bounds__(kRelayThreads, kRelayBlocks)
+__global__ void __launch_bounds__(kRelayThreads)
     kernel(const __grid_constant__ Call c, const __grid_constant__ Board board, const __grid_constant__ Order order) {
-  const Task task = task_of(blockIdx.x, order);
-  if (task.divides) {
-    const auto chunk = Chunk<T, Access::kLast>::of(c, task, order.chunks);
-    // Blocks wait for blocks of lower numbers only, which the device starts first: CUB's scans rest on that as well.
-    chunk.divide(await(board.totals + task.row), c);
-    return;
-  }
   __shared__ BlockSumStorage storage;
-  const auto chunk = Chunk<T, Access::kFirst>::of(c, task, order.chunks);
-  Sum total;
-  if (hand_on(block_sum(chunk.tally().sum(), storage), task, order.chunks, board, storage, total) && threadIdx.x == 0 &&
-      c.denominator != nullptr) {
-    write_denominator<T>(c, c.geometry.rows.at(task.row).denominator, total);
+  const Task task = task_of(blockIdx.x, order);
+  double2* const parts = board.parts + static_cast<size_t>(task.row) * order.chunks;
+  if (task.job == Job::kDivide) {
+    const auto chunk = Chunk<T, Access::kLast>::of(c, task, order.chunks);
+    chunk.divide(await(board.totals + task.row), c);
+  } else if (task.job == Job::kSum) {
+    const Sum sum = block_sum(Chunk<T, Access::kFirst>::of(c, task, order.chunks).tally().sum(), storage);
+    if (threadIdx.x == 0) publish(parts + task.chunk, sum);
+  } else if (task.job == Job::kTotal) {
+    Sum mine;
+    for (unsigned k = threadIdx.x; k < order.chunks; k += kRelayThreads) mine = mine + await(parts + k);
+    const Sum total = block_sum(mine, storage);
+    if (threadIdx.x != 0) return;
+    publish(board.totals + task.row, total);
+    if (c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(task.row).denominator, total);
   }
 }
 
@@ -111,16 +94,13 @@ cudaError_t launch(const Call& c, const RelayPlan& plan, void* scratch, cudaStre
   static Prepared prepared;
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), 0);
   if (error != cudaSuccess) return error;
-  const size_t rows = static_cast<size_t>(c.geometry.rows.count), chunks = static_cast<size_t>(plan.chunks);
-  Board board{};
-  board.parts = static_cast<double2*>(scratch);
-  board.totals = board.parts + rows * chunks;
-  board.counters = reinterpret_cast<unsigned*>(board.totals + rows);
-  error = cudaMemsetAsync(board.totals, kUnset, rows * (sizeof(double2) + sizeof(unsigned)), stream);
+  error = cudaMemsetAsync(scratch, kUnset, relay_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
+  const size_t rows = static_cast<size_t>(c.geometry.rows.count), chunks = static_cast<size_t>(plan.chunks);
+  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + rows * chunks};
   const Order order{static_cast<unsigned>(rows), static_cast<unsigned>(chunks), static_cast<unsigned>(plan.lag),
                     plan.turns_back};
-  function<<<static_cast<unsigned>(2 * rows * chunks), kRelayThreads, 0, stream>>>(c, board, order);
+  function<<<static_cast<unsigned>(2 * rows * (chunks + 1)), kRelayThreads, 0, stream>>>(c, board, order);
   return cudaGetLastError();
 }
 

@@ -11,9 +11,9 @@
 
 namespace l1norm::cuda {
 
-// What a launch needs of device memory, aligned to 16 bytes: a sum a row and a chunk, a counter a row.
+// What a launch needs of device memory, aligned to 16 bytes: a sum a chunk and a row.
 inline size_t relay_scratch_bytes(const RelayPlan& plan, int64_t rows) {
-  return static_cast<size_t>(rows) * ((1 + static_cast<size_t>(plan.chunks)) * 2 * sizeof(double) + sizeof(unsigned));
+  return static_cast<size_t>(rows) * (static_cast<size_t>(plan.chunks) + 1) * 2 * sizeof(double);
 }
 
 // Launches on the current device.

@@ -51,7 +51,7 @@ struct UnitRow {
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
         const int64_t i = held_first + u * static_cast<int64_t>(blockDim.x);
-        held[u] = i < packs ? load_keeping(pack(i)) : InPack{};
+        held[u] = load_keeping(pack(i), i < packs);
       }
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
@@ -140,7 +140,7 @@ struct UnitRow {
       InPack in_flight[kBatch];
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
-        in_flight[u] = load_last(pack(first + u * static_cast<int64_t>(blockDim.x)));
+        in_flight[u] = load_last(pack(first + u * static_cast<int64_t>(blockDim.x)), true);
       }
       unproven = 0;
 #pragma unroll
