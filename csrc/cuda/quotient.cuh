@@ -161,7 +161,7 @@ struct Quotient<double> {
     hi = m.hi;
     lo = m.lo;
     inverse = approximate_reciprocal(m.hi);
-    // Twice the upper words of what is large enough are above it.
+    // Of what has a larger upper word remainders lose nothing and quotients are normal.
     limit = 2u * static_cast<uint32_t>(__double2hiint(fmax(0x1p-960, m.hi * 0x1p-1020))) + 1u;
     if (m.hi == 0.0 || !is_finite(m.hi)) {
       usable = true;
@@ -180,8 +180,8 @@ struct Quotient<double> {
       // Of this sign, so that a zero keeps its own.
       y.units[k] = fma(fma(q, lo, fma(q, hi, -x[k])), -inverse, q);
       // Zeros rank above everything: their quotients are exact.
-      const uint32_t upper = 2u * static_cast<uint32_t>(__double2hiint(x[k]));
-      least = min(least, (upper | static_cast<uint32_t>(__double2loint(x[k]))) == 0 ? ~0u : upper);
+      const uint32_t lower = min(static_cast<uint32_t>(__double2loint(x[k])), 1u);
+      least = min(least, (2u * static_cast<uint32_t>(__double2hiint(x[k])) | lower) - 1u);
     }
     return usable && least >= limit;
   }

@@ -199,7 +199,7 @@ constexpr int kKnownLengths = 8;
 
 // A warp a tile of tile_rows rows, a thread a row at a time. kLength: 0 for any.
 template <typename T, int kUnitBytes, int kLength>
-__global__ void __launch_bounds__(kTileKernelThreads, 6)
+__global__ void __launch_bounds__(kTileKernelThreads, sizeof(T) == 8 ? 5 : 6)
     kernel(const __grid_constant__ Call c, const int tile_rows, const int tile_bytes) {
   extern __shared__ __align__(128) unsigned char tiles[];
   __shared__ uint64_t barriers[kTileKernelThreads / 32];

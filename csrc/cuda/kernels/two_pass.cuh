@@ -51,7 +51,7 @@ struct UnitRow {
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
         const int64_t i = held_first + u * static_cast<int64_t>(blockDim.x);
-        held[u] = load_keeping(pack(i), i < packs);
+        held[u] = i < packs ? load_keeping(pack(i), true) : InPack{};
       }
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
