@@ -320,7 +320,9 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
     if not events:
         pytest.skip("the profiler shows no kernels here")
     (event,) = events
-    (kernel,) = [k for k in ("tile", "warp", "resident", "split", "relay", "two_pass") if f"{k}_kernel" in event["name"]]
+    (kernel,) = [
+        k for k in ("tile", "warp", "resident", "split", "relay", "two_pass") if f"{k}_kernel" in event["name"]
+    ]
     return kernel, event["args"]["grid"][0], event["args"]["block"][0]
 
 

@@ -174,15 +174,12 @@ def test_a_kernel_that_is_asked_for_can_be_launched(kernel, name, dtype, asking)
     asking(kernel)
     takes = {
         # 32 KB a warp, and room for four of them and 1 KB.
-        "tile": lambda rows, row_bytes, dense: (
-            dense and row_bytes <= min(1024, (device["shared_bytes"] - 1024) // 128)
-        ),
+        "tile": lambda rows, row_bytes, dense: dense and row_bytes <= min(1024, (device["shared_bytes"] - 1024) // 128),
         "warp": lambda rows, row_bytes, dense: row_bytes // 16 <= 512,
         # A block's registers hold 8192 packs.
         "resident": lambda rows, row_bytes, dense: row_bytes // 16 <= 8192,
         "split": lambda rows, row_bytes, dense: (
-            rows <= device["multiprocessors"]
-            and row_bytes // 16 <= device["multiprocessors"] // rows * (8192 - 8)
+            rows <= device["multiprocessors"] and row_bytes // 16 <= device["multiprocessors"] // rows * (8192 - 8)
         ),
         "relay": lambda rows, row_bytes, dense: 2 * rows * (ceil_div(row_bytes, 1 << 17) + 1) < 1 << 31,
         "two_pass": lambda *_: True,
@@ -361,11 +358,26 @@ def test_what_the_device_holds_is_read_once(name):
 def test_few_rows_of_middle_length_get_clusters(name):
     multiprocessors = GPUS[name]["multiprocessors"]
     for rows, cluster in ((1, 8), (multiprocessors // 8, 8), (multiprocessors // 4, 4), (multiprocessors // 2, 2)):
-        assert make_plan(name, rows, 32_000)["cluster"] == cluster
+        assert make_plan(name, rows, 60_000)["cluster"] == cluster
     assert make_plan(name, multiprocessors // 2 + 1, 32_000)["cluster"] == 1
-    # Two warps a block are the least.
-    short = make_plan(name, 1, 1537 * 4)
-    assert (short["threads"], short["cluster"]) == (64, 2)
+    # Four warps a block are the least that is shared.
+    short = make_plan(name, 1, 2049 * 4)
+    assert (short["threads"], short["cluster"]) == (96, 2)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_block_of_a_few_short_rows_has_warps_enough(name):
+    multiprocessors = GPUS[name]["multiprocessors"]
+    for rows in (1, 16, multiprocessors):
+        assert make_plan(name, rows, 512)["kernel"] == "warp"
+        for dtype in DTYPES:
+            a_pack = 16 // dtype.itemsize
+            for packs, threads in ((2049 // a_pack, 128), (1024, 128), (2048, 256)):
+                if dtype.itemsize == 2 and packs > 512:
+                    continue
+                plan = make_plan(name, rows, packs * a_pack, dtype)
+                assert (plan["kernel"], plan["threads"], plan["cluster"]) == ("resident", threads, 1)
+    assert make_plan(name, 1 << 20, 4096)["threads"] == 64
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)

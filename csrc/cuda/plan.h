@@ -122,6 +122,9 @@ inline bool is_small(const Shape& shape, const Device& device) {
   return shape.rows * 32 <= static_cast<int64_t>(device.multiprocessors) * kWarpKernelThreads;
 }
 
+// Rows so few that each can have a multiprocessor or more.
+inline bool is_few(const Shape& shape, const Device& device) { return shape.rows <= device.multiprocessors; }
+
 // Rows so short that whole packs of them are few, a thread a row: 0.97 to 1.0 for 1 to 127 float32, where lanes that
 // share a row reach 0.05 to 0.9.
 inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) {
@@ -159,24 +162,32 @@ inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) 
 inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {
   if (!shape.held) return false;
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
-  // In registers alone. Elements of the half types take the longest: 8 packs a thread while that leaves room for
-  // several blocks.
-  const auto in_registers = [&](int a_thread, int cluster) {
-    const int64_t threads = ceil_div(packs, static_cast<int64_t>(a_thread) * cluster * 32) * 32;
-    plan = {static_cast<int>(std::max<int64_t>(threads, 32)), a_thread, cluster, 0};
+  // In registers alone, with `least` threads at the least.
+  const auto in_registers = [&](int a_thread, int cluster, int64_t least = 32) {
+    const int64_t threads = std::max(ceil_div(packs, static_cast<int64_t>(a_thread) * cluster * 32) * 32, least);
+    plan = {static_cast<int>(threads), a_thread, cluster, 0};
     return threads <= resident_threads(a_thread);
   };
   const auto fits = [&] { return shape.rows * plan.cluster <= INT32_MAX; };
+  if (is_few(shape, device)) {
+    // How long a row takes is what counts. A block of four warps has enough to hold in 16 packs a thread before a
+    // second one repays the cluster's barriers (16 x 16384 float32: 4.7 us in two blocks of 128, 5.3 in two of 256, 4.9
+    // in one); alone it has more threads of fewer packs (1 x 4096: 2.4 us in 256, 2.9 in 64). Half types have twice the
+    // elements.
+    const int64_t a_block = shape.is_half() ? 1024 : 2048;
+    int spread = 1;
+    while (spread < device.max_cluster && shape.rows * spread * 2 <= device.multiprocessors &&
+           packs > spread * a_block) {
+      spread *= 2;
+    }
+    const int64_t least = std::clamp<int64_t>(ceil_div(packs * 8, a_block), 4, 8) * 32;
+    if (in_registers(16, spread, spread == 1 ? least : 32)) return fits();
+  }
+  // Elements of the half types take the longest: 8 packs a thread while that leaves room for several blocks.
   if (shape.is_half() && packs <= 1536) {
     in_registers(8, 1);
     return fits();
   }
-  // Rows that are fewer than multiprocessors: several blocks a row, as long as each has more than two warps.
-  int spread = 1;
-  while (spread < device.max_cluster && shape.rows * spread * 2 <= device.multiprocessors && packs > spread * 1024) {
-    spread *= 2;
-  }
-  if (spread > 1 && in_registers(16, spread)) return fits();
   // A block of 16 packs a thread and of more than 256 threads has its multiprocessor for itself: below 352 threads too
   // much of that stays empty (0.91 at 320 threads, where two blocks with shared memory reach 0.97).
   const bool two_shared = shape.aligned && packs > 4096 && packs <= 5632;
@@ -278,7 +289,8 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_small(shape, device));
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
-  } else if (open(Kernel::kWarp) && plan_warp(shape, device, plan.warp)) {
+  } else if (open(Kernel::kWarp) && !(wanted == nullptr && shape.length > 512 && is_few(shape, device)) &&
+             plan_warp(shape, device, plan.warp)) {
     plan.kernel = Kernel::kWarp;
   } else if (const bool split = open(Kernel::kSplit) && plan_split(shape, device, plan.split);
              open(Kernel::kResident) && plan_resident(shape, device, plan.resident) &&
