@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.fake_tensor import is_fake
 
 from l1norm._library import _C
 
@@ -98,7 +100,7 @@ def check_out(out: Tensor, input: Tensor, dtype: torch.dtype, name: str = "out")
             "l1_norm(): functions with out=... arguments don't support automatic differentiation, "
             "but one of the arguments requires grad."
         )
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not (_has_memory(out) and _has_memory(input)):
         return  # functionalization gives the result memory of its own
     shape = list(input.shape)
     if list(out.shape) == shape and _C.overlaps_itself(shape, list(out.stride())):
@@ -122,6 +124,10 @@ def check_out(out: Tensor, input: Tensor, dtype: torch.dtype, name: str = "out")
             f"l1_norm(): {name} must be input itself or share no memory with it, got overlapping memory; "
             "clone one of them first"
         )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return not (tensor.is_meta or is_fake(tensor) or is_functorch_wrapped_tensor(tensor))
 
 
 def _same_storage(a: Tensor, b: Tensor) -> bool:

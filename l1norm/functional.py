@@ -4,6 +4,7 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
 
 from l1norm._arguments import (
     KERNEL_DTYPES,
@@ -115,20 +116,9 @@ def l1_norm(
     clamp = canonical_eps(eps)
     if not isinstance(return_denominator, bool):
         raise TypeError(f"l1_norm(): return_denominator must be a bool, got {type(return_denominator).__name__}")
-    if out is not None:
-        return _l1_norm_out(input, dims, mode, clamp, result, out, return_denominator)
-    input = _cast_first(input, result)
-    if not _has_kernel(input, result):
-        pair = reference(input, dims, mode, clamp)
-        return pair if return_denominator else pair[0]
-    cast = None if result is input.dtype else result
-    if torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling():
-        pair = L1NormFunction.apply(input, dims, mode, clamp, cast)  # type: ignore[no-untyped-call]
-    elif return_denominator:
-        pair = torch.ops.l1norm.l1_norm_with_denominator(input, dims, mode, clamp, dtype=cast)
-    else:
-        return torch.ops.l1norm.l1_norm(input, dims, mode, clamp, dtype=cast)  # type: ignore[no-any-return]
-    return (pair[0], pair[1]) if return_denominator else pair[0]
+    if out is None:
+        return _l1_norm_new(input, dims, mode, clamp, result, return_denominator)
+    return _l1_norm_out(input, dims, mode, clamp, result, out, return_denominator)
 
 
 def l1_norm_(input: Tensor, dim: Dim = 1, reduction: str = "mean", eps: float = 0.0) -> Tensor:
@@ -161,7 +151,7 @@ def l1_norm_(input: Tensor, dim: Dim = 1, reduction: str = "mean", eps: float = 
     clamp = canonical_eps(eps)
     with torch.no_grad():
         check_out(input, input, result, "input")
-    if (input.requires_grad and torch.is_grad_enabled()) or not _has_kernel(input, result):
+    if (input.requires_grad and torch.is_grad_enabled()) or not _may_write(input, input, result):
         # The derivative is of the values before: they must outlive the overwriting.
         return input.copy_(l1_norm(input.clone(), dim, reduction, clamp))
     torch.ops.l1norm.l1_norm_(input, dims, mode, clamp)
@@ -178,6 +168,42 @@ def _cast_first(input: Tensor, result: torch.dtype) -> Tensor:
     return input if fused else input.to(result)
 
 
+def _may_write(input: Tensor, out: Tensor, result: torch.dtype) -> bool:
+    """Whether an operator may write to ``out``; else the result is copied there."""
+    # torch.func knows copy_, and no custom operator that writes; Dynamo takes no other out= than a contiguous one.
+    return (
+        _has_kernel(input, result)
+        and not _transforming()
+        and (out is input or not torch.compiler.is_compiling() or out.is_contiguous())
+    )
+
+
+def _transforming() -> bool:
+    # What compiles traces transforms itself.
+    return torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
+
+
+def _functionalizing() -> bool:
+    return any(level.key() == TransformType.Functionalize for level in get_interpreter_stack() or ())
+
+
+def _l1_norm_new(
+    input: Tensor, dims: list[int], mode: int, clamp: float, result: torch.dtype, return_denominator: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    input = _cast_first(input, result)
+    if not _has_kernel(input, result):
+        pair = reference(input, dims, mode, clamp)
+        return pair if return_denominator else pair[0]
+    cast = None if result is input.dtype else result
+    if _transforming() and not _functionalizing():  # which has no rule for an autograd.Function
+        pair = L1NormFunction.apply(input, dims, mode, clamp, cast)  # type: ignore[no-untyped-call]
+    elif return_denominator:
+        pair = torch.ops.l1norm.l1_norm_with_denominator(input, dims, mode, clamp, dtype=cast)
+    else:
+        return torch.ops.l1norm.l1_norm(input, dims, mode, clamp, dtype=cast)  # type: ignore[no-any-return]
+    return (pair[0], pair[1]) if return_denominator else pair[0]
+
+
 def _l1_norm_out(
     input: Tensor,
     dims: list[int],
@@ -189,8 +215,8 @@ def _l1_norm_out(
 ) -> Tensor | tuple[Tensor, Tensor]:
     check_out(out, input, result)
     input = _cast_first(input, result)
-    if not _has_kernel(input, result):
-        values, denominator = reference(input, dims, mode, clamp)
+    if not _may_write(input, out, result):
+        values, denominator = _l1_norm_new(input, dims, mode, clamp, result, True)
         _resize(out, input)
         out.copy_(values)
         return (out, denominator) if return_denominator else out
