@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import is_fake
 
 from l1norm._library import _C
@@ -100,7 +99,7 @@ def check_out(out: Tensor, input: Tensor, dtype: torch.dtype, name: str = "out")
             "l1_norm(): functions with out=... arguments don't support automatic differentiation, "
             "but one of the arguments requires grad."
         )
-    if torch.compiler.is_compiling() or not (_has_memory(out) and _has_memory(input)):
+    if torch.compiler.is_compiling() or not (_address(out) and _address(input)):
         return  # functionalization gives the result memory of its own
     shape = list(input.shape)
     if list(out.shape) == shape and _C.overlaps_itself(shape, list(out.stride())):
@@ -108,7 +107,7 @@ def check_out(out: Tensor, input: Tensor, dtype: torch.dtype, name: str = "out")
             f"l1_norm(): {name} must not overlap itself: more than one element of it refers to one memory "
             "location (is it expanded?); clone it first"
         )
-    if out is input or not _same_storage(out, input):
+    if out is input or _address(out) != _address(input):
         return
     if list(out.shape) != shape:
         overlapping = True  # resizing it moves its elements over those of input
@@ -126,9 +125,11 @@ def check_out(out: Tensor, input: Tensor, dtype: torch.dtype, name: str = "out")
         )
 
 
-def _has_memory(tensor: Tensor) -> bool:
-    return not (tensor.is_meta or is_fake(tensor) or is_functorch_wrapped_tensor(tensor))
-
-
-def _same_storage(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+def _address(tensor: Tensor) -> int:
+    """Where the storage of ``tensor`` lies; 0 if it has no memory of its own."""
+    if is_fake(tensor):
+        return 0
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # it wraps other tensors
+        return 0

@@ -183,8 +183,11 @@ def _transforming() -> bool:
     return torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling()
 
 
-def _functionalizing() -> bool:
-    return any(level.key() == TransformType.Functionalize for level in get_interpreter_stack() or ())
+def _function_transforms() -> bool:
+    """Whether an autograd.Function goes through the transforms that are active; an operator goes through all."""
+    levels = [level.key() for level in get_interpreter_stack() or ()]
+    # PyTorch has no rule to functionalize one, and takes the tangents of its tangents for zero.
+    return TransformType.Functionalize not in levels and levels.count(TransformType.Jvp) < 2
 
 
 def _l1_norm_new(
@@ -195,7 +198,7 @@ def _l1_norm_new(
         pair = reference(input, dims, mode, clamp)
         return pair if return_denominator else pair[0]
     cast = None if result is input.dtype else result
-    if _transforming() and not _functionalizing():  # which has no rule for an autograd.Function
+    if _transforming() and _function_transforms():
         pair = L1NormFunction.apply(input, dims, mode, clamp, cast)  # type: ignore[no-untyped-call]
     elif return_denominator:
         pair = torch.ops.l1norm.l1_norm_with_denominator(input, dims, mode, clamp, dtype=cast)
