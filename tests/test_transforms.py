@@ -1,0 +1,442 @@
+"""torch.func, autocast, and whoever else follows operators: modes, hooks, profilers, subclasses."""
+
+import warnings
+
+import pytest
+import torch
+from exact import assert_exact, assert_same_bits
+from samples import DTYPES, make_rows
+from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+import l1norm
+
+OPS = torch.ops.l1norm
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def ours(self):
+        return [func for func in self.seen if func.namespace == "l1norm"]
+
+
+def formula(x, dim=1, reduction="mean", eps=0.0):
+    magnitudes = x.abs()
+    m = magnitudes.mean(dim, True) if reduction == "mean" else magnitudes.sum(dim, True)
+    return x / m.clamp_min(eps)
+
+
+def doubles(*shape, device, seed=0):
+    """Away from the kink at 0."""
+    x = make_rows("randn", *shape, dtype=torch.float64, device=device, seed=seed)
+    return x + torch.where(x < 0, -0.25, 0.25)
+
+
+VMAPS = {
+    "first": (lambda f: vmap(lambda t: f(t, 1)), 2),
+    "middle": (lambda f: vmap(lambda t: f(t, 0), in_dims=1, out_dims=1), 0),
+    "last": (lambda f: vmap(lambda t: f(t, -1), in_dims=-1, out_dims=-1), 1),
+    "moved": (lambda f: lambda x: vmap(lambda t: f(t, 0), in_dims=2, out_dims=0)(x).movedim(0, 2), 0),
+    "nested": (lambda f: vmap(vmap(lambda t: f(t, 0), in_dims=1, out_dims=1)), 1),
+    "nested to scalars": (lambda f: vmap(vmap(vmap(lambda t: f(t, 0)))), ()),
+    "two dims": (lambda f: vmap(lambda t: f(t, (0, -1)), in_dims=1, out_dims=1), (0, 2)),
+    "all dims": (lambda f: vmap(lambda t: f(t, None)), (1, 2)),
+    "in chunks": (lambda f: vmap(lambda t: f(t, 0), in_dims=1, out_dims=1, chunk_size=5), 0),
+}
+
+
+@pytest.mark.filterwarnings("error:.*batching rule")
+@pytest.mark.parametrize("name", VMAPS)
+def test_vmap_is_one_call_over_the_whole(name, device):
+    transform, dim = VMAPS[name]
+    x = make_rows("randn", 4, 5, 6, device=device)
+    with Operators() as mode:
+        y = transform(l1norm.l1_norm)(x)
+    assert len(mode.ours) == 1
+    if dim == ():
+        assert_same_bits(y, x / x.abs())
+    else:
+        assert_same_bits(y, l1norm.l1_norm(x, dim))
+
+
+@pytest.mark.filterwarnings("error:.*batching rule")
+@pytest.mark.parametrize("settings", [("sum", 0.5), ("mean", 1e3)])
+def test_vmap_of_the_other_forms_is_one_call_too(settings, device):
+    x = make_rows("randn", 4, 5, 6, device=device)
+    y, m = l1norm.l1_norm(x, 2, *settings, return_denominator=True)
+
+    def both(t):
+        return l1norm.l1_norm(t, 1, *settings, return_denominator=True)
+
+    out, copy = torch.full_like(x, float("nan")), x.clone()
+    for call, expected in (
+        (lambda: vmap(both)(x), (y, m)),
+        (lambda: (vmap(lambda t: OPS.l1_norm(t, 1, 2 if settings[0] == "sum" else 1, settings[1]))(x),), (y,)),
+        (lambda: (vmap(l1norm.L1Norm(1, *settings))(x),), (y,)),
+        (lambda: (vmap(lambda t, o: l1norm.l1_norm(t, 1, *settings, out=o))(x, out), out), (y, y)),
+        (lambda: (vmap(lambda t: l1norm.l1_norm_(t, 1, *settings))(copy), copy), (y, y)),
+    ):
+        with Operators() as mode:
+            got = call()
+        assert len(mode.ours) == 1
+        for a, b in zip(got, expected, strict=True):
+            assert_same_bits(a, b)
+
+
+def test_vmap_into_an_out_that_has_no_batch_is_refused(device):
+    x, out = make_rows("randn", 4, 5, 6, device=device), torch.zeros(5, 6, device=device)
+    with pytest.raises(RuntimeError, match="vmap"):
+        vmap(lambda t: l1norm.l1_norm(t, out=out))(x)
+    assert not bool(out.any())
+
+
+DERIVATIVES = {
+    "grad": lambda f: grad(lambda t: f(t).pow(3).sum()),
+    "grad of grad": lambda f: grad(lambda t: grad(lambda u: f(u).pow(3).sum())(t).square().sum()),
+    "jacrev": jacrev,
+    "jacrev in chunks": lambda f: jacrev(f, chunk_size=3),
+    "jacfwd": jacfwd,
+    "jacfwd of jacrev": lambda f: jacfwd(jacrev(f)),
+    "jacrev of jacfwd": lambda f: jacrev(jacfwd(f)),
+    "hessian": lambda f: hessian(lambda t: f(t).pow(3).sum()),
+    "vjp": lambda f: lambda t: vjp(f, t)[1](t.square())[0],
+    "jvp": lambda f: lambda t: jvp(f, (t,), (t.square(),)),
+    "jvp of jvp": lambda f: lambda t: jvp(lambda u: jvp(f, (u,), (u.square(),))[1], (t,), (t.cos(),)),
+    "jacfwd of jacfwd": lambda f: jacfwd(jacfwd(f)),
+    "linearize": lambda f: lambda t: linearize(f, t)[1](t.square()),
+    "per sample": lambda f: vmap(grad(lambda t: f(t.unsqueeze(0)).pow(3).sum())),
+    "vmap of jvp": lambda f: vmap(lambda t: jvp(lambda u: f(u.unsqueeze(0)), (t,), (t.square(),))[1]),
+    "grad of vmap": lambda f: grad(lambda t: vmap(lambda u: f(u.unsqueeze(0)))(t).pow(3).sum()),
+}
+
+
+@pytest.mark.filterwarnings("error:.*batching rule")
+@pytest.mark.parametrize("settings", [{}, {"reduction": "sum", "eps": 3.75}], ids=str)
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_derivatives_of_the_formula(name, settings, device):
+    x = doubles(3, 4, device=device)
+    assert settings == {} or 0 < int((x.abs().sum(1) < settings["eps"]).sum()) < 3, "eps must clamp some rows"
+    got = DERIVATIVES[name](lambda t: l1norm.l1_norm(t, **settings))(x)
+    expected = DERIVATIVES[name](lambda t: formula(t, **settings))(x)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("call", [lambda t: l1norm.l1_norm_(t.clone()), lambda t: l1norm.L1Norm()(t), OPS.l1_norm])
+def test_the_other_forms_have_the_same_derivatives(call, device):
+    x = doubles(3, 4, device=device)
+    for name in ("grad", "jacrev", "jacfwd", "vjp"):
+        got, expected = DERIVATIVES[name](call)(x), DERIVATIVES[name](formula)(x)
+        torch.testing.assert_close(got, expected)
+
+
+def test_per_sample_gradients_of_a_model(device):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), l1norm.L1Norm(-1), torch.nn.Linear(5, 2)).double().to(device)
+    parameters = dict(model.named_parameters())
+    x = doubles(4, 6, device=device)
+
+    def loss(values, sample):
+        return torch.func.functional_call(model, values, (sample.unsqueeze(0),)).square().sum()
+
+    got = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+    for i, sample in enumerate(x):
+        expected = torch.autograd.grad(loss(parameters, sample), list(parameters.values()))
+        for name, gradient in zip(parameters, expected, strict=True):
+            torch.testing.assert_close(got[name][i], gradient)
+
+
+def test_batched_gradients(device):
+    x = doubles(3, 4, device=device)
+    jacobian = torch.autograd.functional.jacobian(l1norm.l1_norm, x, vectorize=True)
+    torch.testing.assert_close(jacobian, jacrev(formula)(x))
+
+
+FUNCTIONALIZED = {
+    "new": (lambda t, o: l1norm.l1_norm(t * 2), "l1_norm.default"),
+    "denominator": (lambda t, o: l1norm.l1_norm(t, return_denominator=True), "l1_norm_with_denominator.default"),
+    "out": (lambda t, o: l1norm.l1_norm(t, out=o), "l1_norm"),
+    "in place": (lambda t, o: l1norm.l1_norm_(t), "l1_norm"),
+    "in place on a view": (lambda t, o: l1norm.l1_norm_(t[1:]), "l1_norm"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONALIZED)
+def test_functionalize(name, device):
+    call, operator = FUNCTIONALIZED[name]
+    x = make_rows("randn", 3, 4, device=device)
+    a, b = (x.clone(), torch.zeros_like(x)), (x.clone(), torch.zeros_like(x))
+    with Operators() as mode:
+        got = functionalize(call)(*a)
+    expected = call(*b)
+    for written in mode.ours:
+        assert not written._schema.is_mutable
+        assert operator in str(written)
+    assert len(mode.ours) == 1
+    tree_map(assert_same_bits, (got, *a), (expected, *b))
+
+
+def test_functionalize_beside_other_transforms(device):
+    x = doubles(3, 4, device=device)
+
+    def call(f):
+        return lambda t: f(t.clone()).pow(3).sum()
+
+    expected = grad(call(formula))(x)
+    torch.testing.assert_close(functionalize(grad(call(l1norm.l1_norm_)))(x), expected)
+    torch.testing.assert_close(grad(functionalize(call(l1norm.l1_norm)))(x), expected)
+    torch.testing.assert_close(functionalize(vmap(lambda t: l1norm.l1_norm_(t.clone(), 0)))(x), formula(x))
+
+
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_autocast_keeps_the_dtype_as_it_does_for_the_formula(dtype, to, device):
+    x = doubles(3, 40, device=device).to(dtype)
+    dtypes, gradients = [], []
+    for f in (l1norm.l1_norm, formula):
+        leaf = x.clone().requires_grad_()
+        with torch.autocast(device, dtype=to):
+            y = f(leaf)
+            (y * torch.arange(40.0, device=device).to(dtype)).sum().backward()
+        dtypes.append((y.dtype, leaf.grad.dtype))
+        gradients.append(leaf.grad)
+    assert dtypes == [(dtype, dtype)] * 2
+    scale = gradients[1].abs().max().item()
+    torch.testing.assert_close(*gradients, rtol=0, atol=8 * torch.finfo(dtype).eps * scale)
+
+
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16])
+def test_autocast_around_a_model(to, device):
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(8, 8).to(device)
+    x = make_rows("randn", 5, 8, device=device)
+    with torch.autocast(device, dtype=to):
+        h = linear(x)
+        y = l1norm.L1Norm()(h)
+        z = linear(y)
+        y.float().square().sum().backward()
+    assert (h.dtype, y.dtype, z.dtype) == (to, to, to)
+    assert_exact(y.detach(), h.detach())
+    assert linear.weight.grad.dtype is torch.float32
+    assert bool(linear.weight.grad.abs().sum() > 0)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(reentrant, device):
+    x = doubles(3, 4, device=device)
+    calls = []
+
+    def block(t):
+        calls.append(None)
+        return l1norm.l1_norm(t * 2).pow(3)
+
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    checkpoint(block, a, use_reentrant=reentrant).sum().backward()
+    assert len(calls) == 2
+    formula(b * 2).pow(3).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_hooks(device):
+    x = doubles(3, 4, device=device)
+    layer = l1norm.L1Norm()
+    seen = []
+    layer.register_forward_pre_hook(lambda module, inputs: seen.append("before"))
+    layer.register_forward_hook(lambda module, inputs, output: seen.append("after"))
+    layer.register_full_backward_hook(lambda module, gx, gy: seen.append(("backward", gx[0].shape, gy[0].shape)))
+    leaf = x.clone().requires_grad_()
+    y = layer(leaf)
+    y.register_hook(lambda g: 2 * g)
+    y.pow(3).sum().backward()
+    assert seen == ["before", "after", ("backward", (3, 4), (3, 4))]
+    torch.testing.assert_close(leaf.grad, 2 * grad(lambda t: formula(t).pow(3).sum())(x))
+
+
+def test_saved_tensors_go_through_their_hooks(device):
+    x = doubles(3, 4, device=device)
+    leaf, packed = x.clone().requires_grad_(), []
+
+    def pack(t):
+        packed.append(t.shape)
+        return t.cpu()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t.to(device)):
+        y = l1norm.l1_norm(leaf)
+    assert sorted(packed) == [(3, 1), (3, 4)], "the input and a number a row, not the result"
+    y.backward(x)
+    torch.testing.assert_close(leaf.grad, vjp(formula, x)[1](x)[0])
+
+
+def test_a_saved_denominator_is_guarded_by_its_version(device):
+    leaf = doubles(3, 4, device=device).requires_grad_()
+    y, m = l1norm.l1_norm(leaf, return_denominator=True)
+    with torch.no_grad():
+        m.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_anomaly_mode_finds_the_operator(device):
+    leaf = torch.zeros(2, 3, device=device, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=r"L1NormFunction.*nan"):
+            l1norm.l1_norm(leaf).sum().backward()
+        with torch.autograd.detect_anomaly():
+            l1norm.l1_norm(leaf, eps=1e-3).sum().backward()
+    assert leaf.grad.isfinite().all()
+
+
+def test_deterministic_mode(device):
+    x = make_rows("randn", 37, 1001, device=device)
+    results = []
+    for deterministic in (False, True, True):
+        torch.use_deterministic_algorithms(deterministic)
+        try:
+            leaf = x.clone().requires_grad_()
+            y = l1norm.l1_norm(leaf)
+            y.pow(3).sum().backward()
+            results.append((y, leaf.grad, l1norm.l1_norm(x, out=torch.empty_like(x)), l1norm.l1_norm_(x.clone())))
+        finally:
+            torch.use_deterministic_algorithms(False)
+    for other in results[1:]:
+        tree_map(assert_same_bits, results[0], other)
+
+
+def test_flops_are_counted_around_it(device):
+    linear, x = torch.nn.Linear(8, 4, device=device), make_rows("randn", 5, 8, device=device)
+    with FlopCounterMode(display=False) as mode:
+        l1norm.l1_norm(linear(l1norm.l1_norm(x))).sum().backward()
+    with FlopCounterMode(display=False) as expected:
+        formula(linear(formula(x))).sum().backward()
+    assert mode.get_total_flops() == expected.get_total_flops() > 0
+
+
+def test_the_profiler_names_the_operators(device):
+    x = make_rows("randn", 5, 8, device=device)
+    leaf = x.clone().requires_grad_()
+    with torch.profiler.profile() as profile:
+        l1norm.l1_norm(x, out=torch.empty_like(x))
+        l1norm.l1_norm(leaf).sum().backward()
+        OPS.l1_norm_(x)
+    names = {event.name for event in profile.events()}
+    assert {"l1norm::_l1_norm", "l1norm::l1_norm", "l1norm::l1_norm_", "L1NormFunctionBackward"} <= names
+
+
+def test_the_timer_times_it(device):
+    from torch.utils.benchmark import Timer
+
+    x = make_rows("randn", 5, 8, device=device)
+    timer = Timer("f(x)", globals={"f": l1norm.l1_norm, "x": x})
+    assert timer.timeit(3).median > 0
+
+
+def test_dispatch_modes_see_the_backward_pass(device):
+    x = doubles(3, 4, device=device)
+    leaf = x.clone().requires_grad_()
+    with Operators() as mode:
+        l1norm.l1_norm(leaf).pow(3).sum().backward()
+    assert mode.ours[0] is OPS.l1_norm_with_denominator.default
+    assert len(mode.seen) > len(mode.ours)
+    torch.testing.assert_close(leaf.grad, grad(lambda t: formula(t).pow(3).sum())(x))
+
+
+class Wrapper(torch.Tensor):
+    """Holds a tensor, and unwraps it for each operator."""
+
+    seen = ()
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        Wrapper.seen = (*Wrapper.seen, func)
+
+        def unwrap(t):
+            return t.inner if isinstance(t, Wrapper) else t
+
+        result = func(*tree_map(unwrap, args), **tree_map(unwrap, kwargs or {}))
+        return tree_map(lambda t: Wrapper(t) if isinstance(t, torch.Tensor) else t, result)
+
+
+def test_wrapper_subclasses(device):
+    x = doubles(3, 4, device=device)
+    expected = l1norm.l1_norm(x)
+    Wrapper.seen = ()
+    y = l1norm.l1_norm(Wrapper(x))
+    assert type(y) is Wrapper
+    assert_same_bits(y.inner, expected)
+    copy, out = Wrapper(x.clone()), Wrapper(torch.zeros_like(x))
+    assert l1norm.l1_norm_(copy) is copy
+    assert l1norm.l1_norm(Wrapper(x), out=out) is out
+    assert_same_bits(copy.inner, expected)
+    assert_same_bits(out.inner, expected)
+    assert Wrapper.seen == (OPS.l1_norm.default, OPS.l1_norm_.default, OPS.l1_norm.out)
+
+    leaf = Wrapper(x).requires_grad_()
+    l1norm.l1_norm(leaf).pow(3).sum().backward()
+    assert type(leaf.grad) is Wrapper
+    torch.testing.assert_close(leaf.grad.inner, grad(lambda t: formula(t).pow(3).sum())(x))
+
+
+class Units(torch.Tensor):
+    """Answers for the operator itself."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func in (OPS.l1_norm, OPS.l1_norm.default):
+            return "mine"
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_subclasses_may_answer_for_the_operator(device):
+    x = make_rows("randn", 3, 4, device=device)
+    assert l1norm.l1_norm(x.as_subclass(Units)) == "mine"
+    assert type(l1norm.l1_norm(x.as_subclass(Units), return_denominator=True)[0]) is Units
+
+
+def unsupported(x):
+    parts = list(x.unbind())
+    return {
+        "nested": torch.nested.nested_tensor(parts),
+        "jagged": torch.nested.nested_tensor(parts, layout=torch.jagged),
+        "sparse COO": x.to_sparse(),
+        "sparse CSR": x.to_sparse_csr(),
+        "sparse CSC": x.to_sparse_csc(),
+        "sparse BSR": x.to_sparse_bsr((2, 2)),
+        "sparse BSC": x.to_sparse_bsc((2, 2)),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:.*nested tensors", "ignore:.*beta state")
+@pytest.mark.parametrize("name", unsupported(torch.ones(4, 4)))
+def test_nested_and_sparse_tensors_are_refused(name, device):
+    x = make_rows("randn", 4, 4, device=device)
+    bad = unsupported(x)[name]
+    with pytest.raises(TypeError, match=r"^l1_norm\(\): input must be a dense"):
+        l1norm.l1_norm(bad)
+    for call in (l1norm.l1_norm_, l1norm.L1Norm(), l1norm.ModelNew(), l1norm.explain):
+        with pytest.raises(TypeError, match=r"input must be a dense"):
+            call(bad)
+    with pytest.raises(ValueError, match=r"^l1_norm\(\): out must be a dense"):
+        l1norm.l1_norm(x, out=bad)
+    # The operators, which have no checks of their own in Python.
+    with pytest.raises((NotImplementedError, RuntimeError), match="l1norm"):
+        OPS.l1_norm(bad)
