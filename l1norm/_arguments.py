@@ -36,14 +36,14 @@ def _one_dim(dim: object, rank: int) -> int:
 
 
 def canonical_dims(dim: Dim, rank: int) -> list[int]:
-    """Dimensions counted from the front; an empty list stands for all of them."""
+    """Dimensions counted from the front."""
     if dim is None:
-        return []
+        dim = ()
     if isinstance(dim, (tuple, list)):
         dims = [_one_dim(d, rank) for d in dim]
         if len(set(dims)) != len(dims):
             raise ValueError(f"l1_norm(): dim must name each dimension once, got {tuple(dim)}")
-        return dims
+        return dims or list(range(max(rank, 1)))
     return [_one_dim(dim, rank)]
 
 
@@ -94,11 +94,6 @@ def check_out(out: Tensor, input: Tensor, dtype: torch.dtype, name: str = "out")
         raise ValueError(f"l1_norm(): {name} must have dtype {dtype}, got {out.dtype}")
     if out.device != input.device:
         raise ValueError(f"l1_norm(): {name} must be on {input.device}, got {out.device}")
-    if torch.is_grad_enabled() and (input.requires_grad or out.requires_grad):
-        raise RuntimeError(
-            "l1_norm(): functions with out=... arguments don't support automatic differentiation, "
-            "but one of the arguments requires grad."
-        )
     if torch.compiler.is_compiling() or not (_address(out) and _address(input)):
         return  # functionalization gives the result memory of its own
     shape = list(input.shape)
@@ -122,6 +117,15 @@ def check_out(out: Tensor, input: Tensor, dtype: torch.dtype, name: str = "out")
         raise ValueError(
             f"l1_norm(): {name} must be input itself or share no memory with it, got overlapping memory; "
             "clone one of them first"
+        )
+
+
+def refuse_gradients(out: Tensor, input: Tensor) -> None:
+    """Raises where a derivative is asked for, which ``out`` would lose."""
+    if torch.is_grad_enabled() and (input.requires_grad or out.requires_grad):
+        raise RuntimeError(
+            "l1_norm(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
         )
 
 

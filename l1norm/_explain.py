@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from l1norm._arguments import KERNEL_DTYPES, Dim, canonical_dims, check_out, result_dtype
+from l1norm._arguments import KERNEL_DTYPES, Dim, canonical_dims, check_out, refuse_gradients, result_dtype
 from l1norm._library import _C
 from l1norm.functional import _has_kernel
 
@@ -80,9 +80,10 @@ def explain(input: Tensor, dim: Dim = 1, *, dtype: torch.dtype | None = None, ou
     dims = canonical_dims(dim, input.dim())
     if out is not None:
         check_out(out, input, result)
+        refuse_gradients(out, input)
     device = input.device.type
-    length = math.prod(size for d, size in enumerate(input.shape) if not dims or d in dims)
-    rows = math.prod(size for d, size in enumerate(input.shape) if dims and d not in dims)
+    length = math.prod(size for d, size in enumerate(input.shape) if d in dims)
+    rows = math.prod(size for d, size in enumerate(input.shape) if d not in dims)
     launch: dict[str, int | str] = {}
     if device == "meta":
         kernel = "meta"
@@ -132,7 +133,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
     walk = _walk(input, dims, result, out)
     # New memory is aligned to 512.
     address = 0 if walk.copied else input.data_ptr()
-    kept = [d for d, size in enumerate(input.shape) if size > 1 and dims and d not in dims]
+    kept = [d for d, size in enumerate(input.shape) if size > 1 and d not in dims]
     apart = [address - walk.out_address] + [(walk.strides[d] - walk.out_strides[d]) * result.itemsize for d in kept]
     plan: dict[str, int | str] = _C.plan(
         walk.shape["rows"],

@@ -13,6 +13,7 @@ from l1norm._arguments import (
     canonical_eps,
     canonical_reduction,
     check_out,
+    refuse_gradients,
     result_dtype,
 )
 from l1norm._eager import short_way
@@ -149,8 +150,7 @@ def l1_norm_(input: Tensor, dim: Dim = 1, reduction: str = "mean", eps: float = 
     dims = canonical_dims(dim, input.dim())
     mode = canonical_reduction(reduction)
     clamp = canonical_eps(eps)
-    with torch.no_grad():
-        check_out(input, input, result, "input")
+    check_out(input, input, result, "input")
     if (input.requires_grad and torch.is_grad_enabled()) or not _may_write(input, input, result):
         # The derivative is of the values before: they must outlive the overwriting.
         return input.copy_(l1_norm(input.clone(), dim, reduction, clamp))
@@ -217,6 +217,7 @@ def _l1_norm_out(
     return_denominator: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
     check_out(out, input, result)
+    refuse_gradients(out, input)
     input = _cast_first(input, result)
     if not _may_write(input, out, result):
         values, denominator = _l1_norm_new(input, dims, mode, clamp, result, True)
