@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 
 import hypothesis
 import pytest
@@ -37,6 +38,19 @@ def cuda() -> str:
     if not HAS_CUDA:
         pytest.skip("no GPU, or the build has no CUDA kernels")
     return "cuda"
+
+
+@pytest.fixture
+def compiler(device):
+    if device == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("Inductor needs a C++ compiler on the CPU")
+    if device == "cuda":
+        pytest.importorskip("triton", reason="Inductor needs Triton on the GPU")
+        if not (shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")):
+            pytest.skip("Triton needs a C compiler")
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture(autouse=True)
