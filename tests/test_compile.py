@@ -191,6 +191,18 @@ def test_the_second_derivative_of_a_compiled_part_is_refused_not_wrong(device):
         g.sum().backward()
 
 
+def test_an_out_of_another_shape_breaks_the_graph(device):
+    """It is resized, which Dynamo does not trace."""
+
+    def function(x, out):
+        return l1norm.l1_norm(x, out=out)
+
+    x = make_rows("randn", 3, 4, device=device)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="resize_"):
+        torch.compile(function, fullgraph=True, backend="eager")(x, torch.empty(0, device=device))
+    assert_same_bits(torch.compile(function, backend="eager")(x, torch.empty(0, device=device)), l1norm.l1_norm(x))
+
+
 def test_transforms_compile(device):
     def function(x):
         per_row = torch.func.vmap(lambda t: l1norm.l1_norm(t, 0))(x)
@@ -224,7 +236,7 @@ LAYOUTS = {
     "with gaps and channels last": lambda x: x.to(memory_format=torch.channels_last)[:, :, :, ::2],
     "overlapping": lambda x: x.view(-1).as_strided((5, 7), (2, 1)),
     "size 1 of any stride": lambda x: x.as_strided((1, 6, 1), (77, 3, 5)),
-    "empty": lambda x: x[:, :0],
+    "empty": lambda x: x.new_empty(4, 0, 5),
     "0-dimensional": lambda x: x[0, 0, 0, 0],
 }
 

@@ -101,6 +101,15 @@ def test_vmap_into_an_out_that_has_no_batch_is_refused(device):
     assert not bool(out.any())
 
 
+def test_operators_that_write_do_not_go_through_vmap(device):
+    x = make_rows("randn", 4, 5, 6, device=device)
+    before = x.clone()
+    for call in (OPS.l1_norm_, lambda t: OPS.l1_norm.out(t, out=t)):
+        with pytest.raises(RuntimeError, match="Batching rule not implemented"):
+            vmap(call)(x)
+    assert_same_bits(x, before)
+
+
 DERIVATIVES = {
     "grad": lambda f: grad(lambda t: f(t).pow(3).sum()),
     "grad of grad": lambda f: grad(lambda t: grad(lambda u: f(u).pow(3).sum())(t).square().sum()),
