@@ -24,8 +24,8 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   const int64_t rank = static_cast<int64_t>(sizes.size());
   const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
   l1norm::Geometry g;
-  if (!l1norm::make_geometry(static_cast<int>(rank), sizes.data(), strides.data(), out_strides.data(), reduced.data(),
-                             g)) {
+  if (!l1norm::make_geometry(static_cast<int>(rank), sizes.data(), strides.data(), strides.data(), out_strides.data(),
+                             reduced.data(), g)) {
     throw std::runtime_error("more dimensions that cannot be merged than kernels walk");
   }
   pybind11::dict d;

@@ -19,6 +19,7 @@ constexpr int kMaxDims = 25;
 
 struct Offsets {
   int64_t input;
+  int64_t grad;  // of the result; as input where there is none
   int64_t output;
   int64_t denominator;
 };
@@ -31,7 +32,9 @@ struct Walk {
   Offsets stride[kMaxDims];
 
   L1NORM_WALK Offsets at(int64_t index) const {
-    if (dims == 1) return {index * stride[0].input, index * stride[0].output, index * stride[0].denominator};
+    if (dims == 1) {
+      return {index * stride[0].input, index * stride[0].grad, index * stride[0].output, index * stride[0].denominator};
+    }
     Offsets o{};
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
@@ -39,6 +42,7 @@ struct Walk {
     for (int d = dims - 1; d >= 0; --d) {
       const int64_t next = index / size[d], i = index - next * size[d];
       o.input += i * stride[d].input;
+      o.grad += i * stride[d].grad;
       o.output += i * stride[d].output;
       o.denominator += i * stride[d].denominator;
       index = next;
@@ -52,15 +56,16 @@ struct Geometry {
   Walk rows;
   Walk row;
 
-  // Neighbours in a row are neighbours in memory, in input and output alike.
-  bool unit_stride() const {
-    return row.dims == 0 || (row.dims == 1 && row.stride[0].input == 1 && row.stride[0].output == 1);
-  }
+  // Neighbours in a row are neighbours in memory, in input, grad and output alike.
+  bool unit_stride() const { return row.dims == 0 || (row.dims == 1 && has_stride(row, 1)); }
 
-  // Rows of neighbours that follow each other without a gap, in input and output alike.
-  bool dense() const {
-    return unit_stride() && (rows.dims == 0 || (rows.dims == 1 && rows.stride[0].input == row.count &&
-                                                rows.stride[0].output == row.count));
+  // Rows of neighbours that follow each other without a gap, in input, grad and output alike.
+  bool dense() const { return unit_stride() && (rows.dims == 0 || (rows.dims == 1 && has_stride(rows, row.count))); }
+
+ private:
+  static bool has_stride(const Walk& walk, int64_t stride) {
+    const Offsets& s = walk.stride[0];
+    return s.input == stride && s.grad == stride && s.output == stride;
   }
 };
 
@@ -79,7 +84,8 @@ inline bool make_walk(Dim* dims, int n, Walk& walk) {
   n = static_cast<int>(std::remove_if(dims, dims + n, [](const Dim& d) { return d.size == 1; }) - dims);
   // An insertion sort: stable, without std::stable_sort's buffer on the heap.
   const auto outer = [](const Dim& a, const Dim& b) {
-    return a.stride.output != b.stride.output ? a.stride.output > b.stride.output : a.stride.input > b.stride.input;
+    if (a.stride.output != b.stride.output) return a.stride.output > b.stride.output;
+    return a.stride.input != b.stride.input ? a.stride.input > b.stride.input : a.stride.grad > b.stride.grad;
   };
   for (int i = 1; i < n; ++i) {
     const Dim d = dims[i];
@@ -92,8 +98,8 @@ inline bool make_walk(Dim* dims, int n, Walk& walk) {
     if (walk.dims > 0) {
       const int last = walk.dims - 1;
       const Offsets& outer = walk.stride[last];
-      if (outer.input == d.size * d.stride.input && outer.output == d.size * d.stride.output &&
-          outer.denominator == d.size * d.stride.denominator) {
+      if (outer.input == d.size * d.stride.input && outer.grad == d.size * d.stride.grad &&
+          outer.output == d.size * d.stride.output && outer.denominator == d.size * d.stride.denominator) {
         walk.size[last] *= d.size;
         walk.stride[last] = d.stride;
         continue;
@@ -108,16 +114,17 @@ inline bool make_walk(Dim* dims, int n, Walk& walk) {
 }
 
 // reduced[d] tells whether dimension d is summed over; denominators are contiguous in the kept dimensions' order.
-// False where the tensor has more dimensions that do not merge than kernels walk.
-inline bool make_geometry(int rank, const int64_t* sizes, const int64_t* input_strides, const int64_t* output_strides,
-                          const bool* reduced, Geometry& geometry) {
+// grad_strides are those of input in a call without a grad, so that it changes nothing. False where the tensor has more
+// dimensions that do not merge than kernels walk.
+inline bool make_geometry(int rank, const int64_t* sizes, const int64_t* input_strides, const int64_t* grad_strides,
+                          const int64_t* output_strides, const bool* reduced, Geometry& geometry) {
   constexpr int kMaxRank = 64;  // PyTorch's own limit
   if (rank > kMaxRank) return false;
   std::array<Dim, kMaxRank> rows, row;
   int n_rows = 0, n_row = 0;
   int64_t denominator_stride = 1;
   for (int d = rank - 1; d >= 0; --d) {
-    Dim dim{sizes[d], {input_strides[d], output_strides[d], 0}};
+    Dim dim{sizes[d], {input_strides[d], grad_strides[d], output_strides[d], 0}};
     if (reduced[d]) {
       row[n_row++] = dim;
     } else {

@@ -208,7 +208,7 @@ struct Operators {
     c.input_dtype = checked(input.dtype, "input");
     c.dtype = checked(out.dtype, "out");
     STD_TORCH_CHECK(make_geometry(static_cast<int>(input.rank()), input.sizes.data(), input.strides.data(),
-                                  out.strides.data(), reduced.data(), c.geometry),
+                                  input.strides.data(), out.strides.data(), reduced.data(), c.geometry),
                     "l1_norm: input and out have more than ", kMaxDims, " dimensions that cannot be merged");
     c.input = input.read();
     c.output = out.write();
