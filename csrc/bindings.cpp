@@ -146,6 +146,11 @@ STABLE_TORCH_LIBRARY(l1norm, m) {
   m.def(
       "l1_norm_with_denominator.out(Tensor input, int[1] dim=1, int reduction=1, float eps=0.0, *, "
       "ScalarType? dtype=None, Tensor(a!) out, Tensor(b!) denominator) -> ()");
+  // The gradient of input from those of the output and, where there is one, of the denominator, which is given as
+  // l1_norm_with_denominator gives it.
+  m.def(
+      "l1_norm_backward(Tensor grad_output, Tensor input, Tensor denominator, int[1] dim=1, int reduction=1, "
+      "float eps=0.0, *, Tensor? grad_denominator=None) -> Tensor");
   // The short way of an eager call that needs no derivative (l1norm/_eager.py), which has no kernel at the
   // Autograd key. They decline, by an undefined tensor or False, what the operators above must see to. Two take no
   // settings: an argument costs PyTorch 0.04 us where it is left to its default and 0.15 us where it is given.

@@ -14,8 +14,10 @@ struct Call {
   DType input_dtype;
   DType dtype;
   const void* input;
+  const void* grad;  // of the result; null in a forward call
   void* output;
-  void* denominator;  // one a row, double for double and float otherwise; null where nobody asks
+  void* denominator;  // one a row, double for double and float otherwise; null where nobody asks; read in backward
+  const void* grad_denominator;  // alike; null where there is none
   Count count;
   double eps;
   int32_t device;

@@ -194,38 +194,52 @@ inline Settings pop_settings(const StableIValue* stack) {
   return {boxing::to<int64_t>(stack[0]), boxing::to<int64_t>(stack[1]), boxing::to<double>(stack[2])};
 }
 
+// All of a call but its denominators. grad: null in a forward call.
+inline Call make_call(const View& input, const View* grad, const Mask& reduced, int64_t reduction, double eps,
+                      const View& out, bool fresh_output) {
+  STD_TORCH_CHECK(reduction == 1 || reduction == 2, "l1_norm: reduction must be 1 (mean) or 2 (sum), got ", reduction);
+  STD_TORCH_CHECK(eps >= 0.0, "l1_norm: eps must be at least 0, got ", eps);
+  STD_TORCH_CHECK(out.sizes.equals(input.sizes), "l1_norm: out must have the sizes of input");
+  STD_TORCH_CHECK(out.same_device(input), "l1_norm: out must be on the device of input");
+  Call c;
+  c.input_dtype = checked(input.dtype, "input");
+  c.dtype = checked(out.dtype, "out");
+  const View& other = grad == nullptr ? input : *grad;
+  STD_TORCH_CHECK(make_geometry(static_cast<int>(input.rank()), input.sizes.data(), input.strides.data(),
+                                other.strides.data(), out.strides.data(), reduced.data(), c.geometry),
+                  "l1_norm: the tensors have more than ", kMaxDims, " dimensions that cannot be merged");
+  c.input = input.read();
+  c.grad = grad == nullptr ? nullptr : grad->read();
+  c.output = out.write();
+  c.denominator = nullptr;
+  c.grad_denominator = nullptr;
+  c.count = make_count(static_cast<Reduction>(reduction), c.geometry.row.count);
+  c.eps = eps;
+  c.device = input.device_index;
+  c.fresh_output = fresh_output;
+  return c;
+}
+
+inline void check_denominator(const View& denominator, const View& input, const Mask& reduced, DType dtype,
+                              const char* name) {
+  STD_TORCH_CHECK(denominator.dtype == denominator_dtype(dtype) && denominator.contiguous &&
+                      denominator.same_device(input) && denominator.sizes.equals(kept_sizes(input, reduced)),
+                  "l1_norm: ", name,
+                  " must be contiguous, float64 for a float64 result and float32 otherwise, on the device of input, "
+                  "and have the sizes of input with 1 for each reduced dimension");
+}
+
 // run is void(const Call&): it fills the output, and the denominator where there is one.
 template <auto run>
 struct Operators {
   static void call(const View& input, const Mask& reduced, int64_t reduction, double eps, const View& out,
                    const Tensor* denominator, bool fresh_output) {
-    STD_TORCH_CHECK(reduction == 1 || reduction == 2, "l1_norm: reduction must be 1 (mean) or 2 (sum), got ",
-                    reduction);
-    STD_TORCH_CHECK(eps >= 0.0, "l1_norm: eps must be at least 0, got ", eps);
-    STD_TORCH_CHECK(out.sizes.equals(input.sizes), "l1_norm: out must have the sizes of input");
-    STD_TORCH_CHECK(out.same_device(input), "l1_norm: out must be on the device of input");
-    Call c;
-    c.input_dtype = checked(input.dtype, "input");
-    c.dtype = checked(out.dtype, "out");
-    STD_TORCH_CHECK(make_geometry(static_cast<int>(input.rank()), input.sizes.data(), input.strides.data(),
-                                  input.strides.data(), out.strides.data(), reduced.data(), c.geometry),
-                    "l1_norm: input and out have more than ", kMaxDims, " dimensions that cannot be merged");
-    c.input = input.read();
-    c.output = out.write();
-    c.denominator = nullptr;
+    Call c = make_call(input, nullptr, reduced, reduction, eps, out, fresh_output);
     if (denominator != nullptr) {
       const View d(*denominator);
-      STD_TORCH_CHECK(
-          d.dtype == denominator_dtype(c.dtype) && d.contiguous && d.same_device(input) &&
-              d.sizes.equals(kept_sizes(input, reduced)),
-          "l1_norm: denominator must be contiguous, float64 for a float64 result and float32 otherwise, on the "
-          "device of input, and have the sizes of input with 1 for each reduced dimension");
+      check_denominator(d, input, reduced, c.dtype, "denominator");
       c.denominator = d.write();
     }
-    c.count = make_count(static_cast<Reduction>(reduction), c.geometry.row.count);
-    c.eps = eps;
-    c.device = input.device_index;
-    c.fresh_output = fresh_output;
     run(c);
   }
 
@@ -320,6 +334,39 @@ struct Operators {
     m.impl("_l1_norm.out", &Operators::short_l1_norm_out<false>);
     m.impl("_l1_norm.settings", &Operators::short_l1_norm<true>);
     m.impl("_l1_norm.settings_out", &Operators::short_l1_norm_out<true>);
+  }
+};
+
+// run is void(const Call&): it fills the output.
+template <auto run>
+struct BackwardOperators {
+  static Tensor l1_norm_backward(const Tensor& grad_output, const Tensor& input, const Tensor& denominator,
+                                 const Dims& dim, int64_t reduction, double eps,
+                                 std::optional<Tensor> grad_denominator) {
+    const View in(input), grad(grad_output);
+    const DType dtype = checked(in.dtype, "input");
+    STD_TORCH_CHECK(grad.dtype == dtype && grad.same_device(in) && grad.sizes.equals(in.sizes),
+                    "l1_norm: grad_output must have the dtype and the sizes of input and be on its device");
+    const Mask reduced = reduced_dims(dim, in.rank());
+    const Tensor output(empty_like(in, dtype).release());
+    Call c = make_call(in, &grad, reduced, reduction, eps, View(output), true);
+    const auto one_a_row = [&](const Tensor& t, const char* name) {
+      const Tensor result = t.is_contiguous() ? t : torch::stable::contiguous(t);
+      check_denominator(View(result), in, reduced, dtype, name);
+      return result;
+    };
+    const Tensor divisors = one_a_row(denominator, "denominator");
+    c.denominator = const_cast<void*>(View(divisors).read());
+    if (grad_denominator) {
+      *grad_denominator = one_a_row(*grad_denominator, "grad_denominator");
+      c.grad_denominator = View(*grad_denominator).read();
+    }
+    if (c.geometry.rows.count > 0 && c.geometry.row.count > 0) run(c);
+    return output;
+  }
+
+  static void register_in(torch::stable::detail::StableLibrary& m) {
+    m.impl("l1_norm_backward", TORCH_BOX(&BackwardOperators::l1_norm_backward));
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "../dtype.h"
 #include "../exact.h"
+#include "../gradient.h"
 
 namespace l1norm::cpu {
 
@@ -14,6 +15,10 @@ struct RowKernels {
   Sum (*sum)(const void* x, int64_t n);
   // y[i] = x[i] / divisor, rounded once; y may be x. With streaming, y bypasses the cache.
   void (*divide)(const void* x, void* y, int64_t n, Divisor divisor, bool streaming);
+  // The sum of g[i] * x[i] * scale, a power of two that is 1 but for doubles.
+  Sum (*dot)(const void* g, const void* x, int64_t n, double scale);
+  // y[i] = input_gradient(g[i], x[i]); y may be g or x. With streaming, y bypasses the cache.
+  void (*differentiate)(const void* g, const void* x, void* y, int64_t n, const Gradient& gradient, bool streaming);
 };
 
 struct Capability {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "../tensors.h"
-#include "kernels.h"
 #include "tile.h"
 
 namespace l1norm::cpu {
@@ -49,6 +48,7 @@ class PageMapper {
 };
 
 // Rows whose elements are neighbours in memory, one at a time, without a copy.
+template <typename Direction>
 class ContiguousRows {
  public:
   static constexpr int64_t kRows = 1;
@@ -64,18 +64,22 @@ class ContiguousRows {
 
   void sum(int64_t row, int64_t, int64_t begin, int64_t end, Sum* sums) const {
     const Offsets o = call_.geometry.rows.at(row);
-    *sums = kernels_.sum(static_cast<const char*>(call_.input) + (o.input + begin) * size_, end - begin);
+    *sums = Direction::sum(call_, kernels_, o, operands(o, begin), end - begin);
   }
 
-  void divide(int64_t row, int64_t, int64_t begin, int64_t end, const Divisor* divisors) {
+  void write(int64_t row, int64_t, int64_t begin, int64_t end, const typename Direction::Factor* factors) {
     const Offsets o = call_.geometry.rows.at(row);
     char* y = static_cast<char*>(call_.output) + (o.output + begin) * size_;
     if (fresh_pages_) pages_.prepare(y, (end - begin) * size_);
-    kernels_.divide(static_cast<const char*>(call_.input) + (o.input + begin) * size_, y, end - begin, *divisors,
-                    streaming_);
+    Direction::write(kernels_, operands(o, begin), y, end - begin, *factors, streaming_);
   }
 
  private:
+  Operands operands(const Offsets& o, int64_t begin) const {
+    const auto at = [&](const void* p, int64_t index) { return static_cast<const char*>(p) + index * size_; };
+    return {at(call_.input, o.input + begin), Direction::kGrad ? at(call_.grad, o.grad + begin) : nullptr};
+  }
+
   const Call& call_;
   const RowKernels& kernels_;
   const int64_t size_;
@@ -85,23 +89,17 @@ class ContiguousRows {
   const bool streaming_;
 };
 
-template <typename Value>
-Divisor finish_row(const Call& c, int64_t row, Sum sum) {
-  const Divisor m = make_divisor<Value>(sum, c.count, c.eps);
-  if (c.denominator != nullptr) {
-    static_cast<Value*>(c.denominator)[c.geometry.rows.at(row).denominator] = rounded(m, Value{});
-  }
-  return m;
-}
-
-Divisor finish_row(const Call& c, int64_t row, Sum sum) {
-  return c.dtype == DType::kDouble ? finish_row<double>(c, row, sum) : finish_row<float>(c, row, sum);
+template <typename Direction>
+typename Direction::Factor finish_row(const Call& c, int64_t row, Sum sum) {
+  return c.dtype == DType::kDouble ? Direction::template finish_row<double>(c, row, sum)
+                                   : Direction::template finish_row<float>(c, row, sum);
 }
 
 // Source reads and writes groups of Source::kRows rows. Each thread takes whole groups where there are enough of
 // them; otherwise rows are cut into segments, whose sums are added in order.
-template <typename Source>
+template <typename Direction, typename Source>
 void run_rows(const Call& c) {
+  using Factor = typename Direction::Factor;
   const int64_t rows = c.geometry.rows.count, length = c.geometry.row.count;
   const int64_t groups = (rows + Source::kRows - 1) / Source::kRows;
   const int64_t threads = torch::stable::get_num_threads();
@@ -113,12 +111,14 @@ void run_rows(const Call& c) {
                                 [&](int64_t from, int64_t to) {
                                   Source source(c);
                                   Sum sums[Source::kRows];
-                                  Divisor divisors[Source::kRows];
+                                  Factor factors[Source::kRows];
                                   for (int64_t g = from; g < to; ++g) {
                                     const int64_t row = g * Source::kRows, n = rows_in(g);
                                     source.sum(row, n, 0, length, sums);
-                                    for (int64_t k = 0; k < n; ++k) divisors[k] = finish_row(c, row + k, sums[k]);
-                                    source.divide(row, n, 0, length, divisors);
+                                    for (int64_t k = 0; k < n; ++k) {
+                                      factors[k] = finish_row<Direction>(c, row + k, sums[k]);
+                                    }
+                                    source.write(row, n, 0, length, factors);
                                   }
                                 });
     return;
@@ -127,7 +127,7 @@ void run_rows(const Call& c) {
   const int64_t segments = std::min((4 * threads + groups - 1) / groups, (length + kGrain - 1) / kGrain);
   const int64_t segment = ((length + segments - 1) / segments + 63) / 64 * 64;
   std::vector<Sum> partial(static_cast<size_t>(rows * segments));
-  std::vector<Divisor> divisors(static_cast<size_t>(rows));
+  std::vector<Factor> factors(static_cast<size_t>(rows));
   const auto each_segment = [&](const auto& work) {
     torch::stable::parallel_for(0, groups * segments, 1, [&](int64_t from, int64_t to) {
       Source source(c);
@@ -148,22 +148,26 @@ void run_rows(const Call& c) {
   for (int64_t row = 0; row < rows; ++row) {
     Sum sum;
     for (int64_t s = 0; s < segments; ++s) sum = sum + partial[static_cast<size_t>(row * segments + s)];
-    divisors[static_cast<size_t>(row)] = finish_row(c, row, sum);
+    factors[static_cast<size_t>(row)] = finish_row<Direction>(c, row, sum);
   }
   each_segment([&](Source& source, int64_t g, int64_t, int64_t begin, int64_t end) {
-    source.divide(g * Source::kRows, rows_in(g), begin, end, &divisors[static_cast<size_t>(g * Source::kRows)]);
+    source.write(g * Source::kRows, rows_in(g), begin, end, &factors[static_cast<size_t>(g * Source::kRows)]);
   });
 }
 
+template <typename Direction>
 void run(const Call& c) {
   if (c.geometry.unit_stride() && c.input_dtype == c.dtype) {
-    run_rows<ContiguousRows>(c);
+    run_rows<Direction, ContiguousRows<Direction>>(c);
   } else {
-    run_rows<Tile>(c);
+    run_rows<Direction, Tile<Direction>>(c);
   }
 }
 
 }  // namespace
 }  // namespace l1norm::cpu
 
-STABLE_TORCH_LIBRARY_IMPL(l1norm, CPU, m) { l1norm::Operators<l1norm::cpu::run>::register_in(m); }
+STABLE_TORCH_LIBRARY_IMPL(l1norm, CPU, m) {
+  l1norm::Operators<l1norm::cpu::run<l1norm::cpu::Forward>>::register_in(m);
+  l1norm::BackwardOperators<l1norm::cpu::run<l1norm::cpu::Backward>>::register_in(m);
+}

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "../tensors.h"
+#include "direction.h"
 #include "half_types.h"
-#include "kernels.h"
 
 namespace l1norm::cpu {
 
@@ -45,6 +45,7 @@ void with_type(DType t, const Work& work) {
   }
 }
 
+template <typename Direction>
 class Tile {
  public:
   static constexpr int64_t kRows = 16;
@@ -53,24 +54,26 @@ class Tile {
       : call_(c),
         kernels_(capability().of(c.dtype)),
         size_(element_size(c.dtype)),
-        scratch_(new char[static_cast<size_t>(kRows * kColumns * size_)]),
-        offsets_(static_cast<size_t>(kColumns)),
-        rows_innermost_(stride_of(c.geometry.rows) < stride_of(c.geometry.row)) {}
+        tile_bytes_(kRows * kColumns * size_),
+        scratch_(new char[static_cast<size_t>((Direction::kGrad ? 2 : 1) * tile_bytes_)]),
+        offsets_(static_cast<size_t>(kColumns)) {}
 
   void sum(int64_t row, int64_t rows, int64_t begin, int64_t end, Sum* sums) {
     for (int64_t k = 0; k < rows; ++k) sums[k] = Sum{};
     for (int64_t i = begin; i < end; i += kColumns) {
       const int64_t n = std::min(kColumns, end - i);
       gather(row, rows, i, n);
-      for (int64_t k = 0; k < rows; ++k) sums[k] = sums[k] + kernels_.sum(line(k), n);
+      for (int64_t k = 0; k < rows; ++k) sums[k] = sums[k] + Direction::sum(call_, kernels_, starts_[k], line(k), n);
     }
   }
 
-  void divide(int64_t row, int64_t rows, int64_t begin, int64_t end, const Divisor* divisors) {
+  void write(int64_t row, int64_t rows, int64_t begin, int64_t end, const typename Direction::Factor* factors) {
     for (int64_t i = begin; i < end; i += kColumns) {
       const int64_t n = std::min(kColumns, end - i);
       gather(row, rows, i, n);
-      for (int64_t k = 0; k < rows; ++k) kernels_.divide(line(k), line(k), n, divisors[k], false);
+      for (int64_t k = 0; k < rows; ++k) {
+        Direction::write(kernels_, line(k), line_of_input(k), n, factors[k], false);
+      }
       scatter(rows, n);
     }
     held_row_ = -1;
@@ -79,9 +82,18 @@ class Tile {
  private:
   static constexpr int64_t kColumns = 512;
 
-  static int64_t stride_of(const Walk& w) { return w.dims == 0 ? INT64_MAX : w.stride[w.dims - 1].input; }
+  template <int64_t Offsets::* operand>
+  bool rows_innermost() const {
+    const auto stride = [](const Walk& w) { return w.dims == 0 ? INT64_MAX : w.stride[w.dims - 1].*operand; };
+    return stride(call_.geometry.rows) < stride(call_.geometry.row);
+  }
 
-  char* line(int64_t k) { return scratch_.get() + k * kColumns * size_; }
+  char* line_of_input(int64_t k) { return scratch_.get() + k * kColumns * size_; }
+
+  Operands line(int64_t k) {
+    char* const x = line_of_input(k);
+    return {x, Direction::kGrad ? x + tile_bytes_ : nullptr};
+  }
 
   void gather(int64_t row, int64_t rows, int64_t begin, int64_t n) {
     if (held_row_ == row && held_begin_ == begin) return;
@@ -89,14 +101,22 @@ class Tile {
     held_begin_ = begin;
     for (int64_t k = 0; k < rows; ++k) starts_[k] = call_.geometry.rows.at(row + k);
     for (int64_t i = 0; i < n; ++i) offsets_[static_cast<size_t>(i)] = call_.geometry.row.at(begin + i);
-    with_type(call_.input_dtype, [&](auto from) {
+    gather_one<&Offsets::input>(call_.input, call_.input_dtype, rows, n, scratch_.get());
+    if constexpr (Direction::kGrad) {
+      gather_one<&Offsets::grad>(call_.grad, call_.dtype, rows, n, scratch_.get() + tile_bytes_);
+    }
+  }
+
+  template <int64_t Offsets::* operand>
+  void gather_one(const void* tensor, DType dtype, int64_t rows, int64_t n, char* tile) {
+    with_type(dtype, [&](auto from) {
       with_type(call_.dtype, [&](auto to) {
         using From = decltype(from);
         using To = decltype(to);
-        const From* x = static_cast<const From*>(call_.input);
-        To* lines = reinterpret_cast<To*>(scratch_.get());
-        each(rows, n, [&](int64_t k, int64_t i) {
-          lines[k * kColumns + i] = cast<To>(x[starts_[k].input + offsets_[static_cast<size_t>(i)].input]);
+        const From* x = static_cast<const From*>(tensor);
+        To* lines = reinterpret_cast<To*>(tile);
+        each<operand>(rows, n, [&](int64_t k, int64_t i) {
+          lines[k * kColumns + i] = cast<To>(x[starts_[k].*operand + offsets_[static_cast<size_t>(i)].*operand]);
         });
       });
     });
@@ -107,16 +127,16 @@ class Tile {
       using To = decltype(to);
       To* y = static_cast<To*>(call_.output);
       const To* lines = reinterpret_cast<const To*>(scratch_.get());
-      each(rows, n, [&](int64_t k, int64_t i) {
+      each<&Offsets::output>(rows, n, [&](int64_t k, int64_t i) {
         y[starts_[k].output + offsets_[static_cast<size_t>(i)].output] = lines[k * kColumns + i];
       });
     });
   }
 
-  // Every element of the tile, neighbours in memory one after the other.
-  template <typename Work>
+  // Every element of the tile, neighbours in the operand's memory one after the other.
+  template <int64_t Offsets::* operand, typename Work>
   void each(int64_t rows, int64_t n, const Work& work) const {
-    if (rows_innermost_) {
+    if (rows_innermost<operand>()) {
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t k = 0; k < rows; ++k) work(k, i);
       }
@@ -130,10 +150,10 @@ class Tile {
   const Call& call_;
   const RowKernels& kernels_;
   const int64_t size_;
+  const int64_t tile_bytes_;
   std::unique_ptr<char[]> scratch_;
   std::vector<Offsets> offsets_;
   Offsets starts_[kRows];
-  const bool rows_innermost_;
   // What the scratch holds, so that a row that fits is read once; -1: nothing.
   int64_t held_row_ = -1;
   int64_t held_begin_ = -1;

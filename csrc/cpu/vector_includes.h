@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "../exact.h"
+#include "../gradient.h"
 #include "half_types.h"
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -89,7 +89,10 @@ L1NORM_INLINE Floats to_floats(Doubles d) {
 struct FloatType {
   using Element = float;
   static L1NORM_INLINE Floats load_floats(const float* p) { return load<Floats>(p); }
+  static L1NORM_INLINE Floats round(Floats f) { return f; }
+  static constexpr bool kRoundsNaN = true;
   static L1NORM_INLINE float divide(float x, Divisor m) { return divide_exactly(x, m); }
+  static L1NORM_INLINE float differentiate(float g, float x, const Gradient& d) { return input_gradient(g, x, d); }
 };
 
 struct HalfType {
@@ -120,6 +123,10 @@ struct HalfType {
   static L1NORM_INLINE Half divide(Half x, Divisor m) {
     return to_half(round_to_odd_float(quotient_to_odd(to_float(x), m)));
   }
+  static L1NORM_INLINE Half differentiate(Half g, Half x, const Gradient& d) {
+    return to_half(input_gradient(to_float(g), to_float(x), d));
+  }
+  static constexpr bool kRoundsNaN = true;
   // Quotients of float16 numbers are normal floats, or zero.
   static constexpr bool kSubnormalQuotients = false;
 };
@@ -129,12 +136,16 @@ struct BFloat16Type {
   static L1NORM_INLINE Floats load_floats(const BFloat16* p) {
     return as<Floats>(__builtin_convertvector(load<UShorts>(p), UInts) << 16);
   }
-  static L1NORM_INLINE UShorts round(Floats f) {  // no NaN comes here
+  static constexpr bool kRoundsNaN = false;
+  static L1NORM_INLINE UShorts round(Floats f) {
     const UInts u = as<UInts>(f);
     return __builtin_convertvector((u + 0x7fffu + ((u >> 16) & 1u)) >> 16, UShorts);
   }
   static L1NORM_INLINE BFloat16 divide(BFloat16 x, Divisor m) {
     return to_bfloat16(round_to_odd_float(quotient_to_odd(to_float(x), m)));
+  }
+  static L1NORM_INLINE BFloat16 differentiate(BFloat16 g, BFloat16 x, const Gradient& d) {
+    return to_bfloat16(input_gradient(to_float(g), to_float(x), d));
   }
   static constexpr bool kSubnormalQuotients = true;
 };
@@ -142,7 +153,13 @@ struct BFloat16Type {
 struct DoubleType {
   using Element = double;
   static L1NORM_INLINE double divide(double x, Divisor m) { return divide_exactly(x, m); }
+  static L1NORM_INLINE double differentiate(double g, double x, const Gradient& d) { return input_gradient(g, x, d); }
 };
+
+// sgn(x) * magnitude, for a finite one's bits.
+L1NORM_INLINE Doubles signed_as(Doubles x, Longs magnitude) {
+  return as<Doubles>(((as<Longs>(x) & INT64_MIN) ^ magnitude) & (x != 0.0));
+}
 
 // Two compensated accumulators a lane, so that their chains overlap.
 struct Accumulators {
@@ -186,6 +203,16 @@ L1NORM_INLINE void add_block(Accumulators& a, const typename Type::Element* p) {
 
 constexpr int kBlock = 2 * kGroup * kLanes;  // elements that a step of a loop handles
 
+// Fewer than kBlock elements, and zeros.
+template <typename Element>
+struct Part {
+  Element elements[kBlock] = {};
+
+  L1NORM_INLINE Part(const Element* from, int64_t n) {
+    __builtin_memcpy(elements, from, static_cast<size_t>(n) * sizeof(Element));
+  }
+};
+
 template <typename Type>
 Sum sum(const void* x, int64_t n) {
   using Element = typename Type::Element;
@@ -193,11 +220,34 @@ Sum sum(const void* x, int64_t n) {
   Accumulators a;
   int64_t i = 0;
   for (; i + kBlock <= n; i += kBlock) add_block<Type>(a, p + i);
-  if (i < n) {
-    Element rest[kBlock] = {};
-    __builtin_memcpy(rest, p + i, static_cast<size_t>(n - i) * sizeof(Element));
-    add_block<Type>(a, rest);
+  if (i < n) add_block<Type>(a, Part<Element>(p + i, n - i).elements);
+  return a.total();
+}
+
+template <typename Type>
+L1NORM_INLINE void add_products(Accumulators& a, const typename Type::Element* g, const typename Type::Element* x,
+                                Doubles scale) {
+  for (int k = 0; k < 2 * kGroup; ++k) {
+    if constexpr (sizeof(typename Type::Element) == 8) {
+      const Doubles v = load<Doubles>(x + k * kLanes) * scale, w = load<Doubles>(g + k * kLanes), product = w * v;
+      a.add(k & 1, product);
+      a.lo[k & 1] += fused(w, v, -product);
+    } else {
+      a.add(k & 1, to_doubles(Type::load_floats(g + k * kLanes)) * to_doubles(Type::load_floats(x + k * kLanes)));
+    }
   }
+}
+
+template <typename Type>
+Sum dot(const void* gradients, const void* input, int64_t n, double scale) {
+  using Element = typename Type::Element;
+  const Element* g = static_cast<const Element*>(gradients);
+  const Element* x = static_cast<const Element*>(input);
+  const Doubles scales = Doubles{} + scale;
+  Accumulators a;
+  int64_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) add_products<Type>(a, g + i, x + i, scales);
+  if (i < n) add_products<Type>(a, Part<Element>(g + i, n - i).elements, Part<Element>(x + i, n - i).elements, scales);
   return a.total();
 }
 
@@ -222,18 +272,31 @@ L1NORM_INLINE void store(Element* p, Vector v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-// Quotients of a row by a shared divisor. block() divides kBlock elements and tells whether each is proven:
-// two products that bracket the exact quotient rounded alike. What is not proven, divide_exactly() does.
-// usable tells whether the divisor leaves room for that proof.
+// An operation on a row's elements: block() does kBlock of them and tells whether all are right, each() does any number
+// one at a time, usable tells whether block() can do any.
+
+// Quotients of a row by a shared divisor. block() proves them: two products that bracket the exact quotient rounded
+// alike.
 template <typename Type>
 struct Quotients;
 
+template <typename Type>
+struct Division {
+  using Element = typename Type::Element;
+
+  Divisor divisor;
+
+  void each(const Element* x, Element* y, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) y[i] = Type::divide(x[i], divisor);
+  }
+};
+
 template <>
-struct Quotients<FloatType> {
+struct Quotients<FloatType> : Division<FloatType> {
   Doubles above, below;
   bool usable;
 
-  explicit Quotients(Divisor m) : usable(m.hi > 0x1p-400 && m.hi < 0x1p400) {
+  explicit Quotients(Divisor m) : Division{m}, usable(m.hi > 0x1p-400 && m.hi < 0x1p400) {
     const double inverse = 1.0 / m.hi;  // within 2^-52 of the quotient once multiplied
     above = Doubles{} + inverse * (1.0 + 0x1p-50);
     below = Doubles{} + inverse * (1.0 - 0x1p-50);
@@ -253,11 +316,11 @@ struct Quotients<FloatType> {
 };
 
 template <typename Type>
-struct HalfQuotients {
+struct HalfQuotients : Division<Type> {
   Floats above, below;
   bool usable;
 
-  explicit HalfQuotients(Divisor m) : usable(m.hi > 0x1p-100 && m.hi < 0x1p100) {
+  explicit HalfQuotients(Divisor m) : Division<Type>{m}, usable(m.hi > 0x1p-100 && m.hi < 0x1p100) {
     const float inverse = static_cast<float>(1.0 / m.hi);  // within 2^-23 of the quotient once multiplied
     above = Floats{} + inverse * (1.0f + 0x1p-22f);
     below = Floats{} + inverse * (1.0f - 0x1p-22f);
@@ -288,11 +351,11 @@ struct Quotients<BFloat16Type> : HalfQuotients<BFloat16Type> {
 };
 
 template <>
-struct Quotients<DoubleType> {
+struct Quotients<DoubleType> : Division<DoubleType> {
   Doubles hi, lo, inverse, smallest;
   bool usable;
 
-  explicit Quotients(Divisor m) : usable(m.hi > 0x1p-900 && m.hi < 0x1p900 && m.shift == 0) {
+  explicit Quotients(Divisor m) : Division{m}, usable(m.hi > 0x1p-900 && m.hi < 0x1p900 && m.shift == 0) {
     hi = Doubles{} + m.hi;
     lo = Doubles{} + m.lo;
     inverse = Doubles{} + 1.0 / m.hi;
@@ -315,64 +378,136 @@ struct Quotients<DoubleType> {
   }
 };
 
+// y[i] = g[i] / m - sgn(x[i]) * through. block() leaves a row whose through is not finite, where sgn(0) matters, to
+// each().
 template <typename Type>
-void divide_each(const typename Type::Element* x, typename Type::Element* y, int64_t n, Divisor m) {
-  for (int64_t i = 0; i < n; ++i) y[i] = Type::divide(x[i], m);
+struct Differences {
+  using Element = typename Type::Element;
+  using Result = decltype(Type::round(Floats{}));
+
+  Gradient gradient;
+  Doubles inverse;
+  Longs through;
+  bool usable;
+
+  explicit Differences(const Gradient& d)
+      : gradient(d),
+        inverse(Doubles{} + d.inverse),
+        through(as<Longs>(Doubles{} + d.through)),
+        usable(is_finite(d.through)) {}
+
+  void each(const Element* g, const Element* x, Element* y, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) y[i] = Type::differentiate(g[i], x[i], gradient);
+  }
+
+  L1NORM_INLINE bool block(const Element* g, const Element* x, Result* y) const {
+    Ints nan = {};
+    for (int k = 0; k < 2 * kGroup; ++k) {
+      const Doubles v = to_doubles(Type::load_floats(x + k * kLanes));
+      const Doubles product = to_doubles(Type::load_floats(g + k * kLanes)) * inverse;
+      const Floats f = to_floats(product - signed_as(v, through));
+      if constexpr (!Type::kRoundsNaN) nan |= f != f;
+      y[k] = Type::round(f);
+    }
+    return Type::kRoundsNaN || !any(nan);
+  }
+};
+
+template <>
+struct Differences<DoubleType> {
+  using Result = Doubles;
+
+  Gradient gradient;
+  Doubles inverse, inverse_low;
+  Longs through, through_low;
+  bool usable;
+
+  explicit Differences(const Gradient& d)
+      : gradient(d),
+        inverse(Doubles{} + d.inverse),
+        inverse_low(Doubles{} + d.inverse_low),
+        through(as<Longs>(Doubles{} + d.through)),
+        through_low(as<Longs>(Doubles{} + d.through_low)),
+        usable(is_finite(d.through)) {}
+
+  void each(const double* g, const double* x, double* y, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) y[i] = input_gradient(g[i], x[i], gradient);
+  }
+
+  L1NORM_INLINE bool block(const double* gradients, const double* x, Doubles* y) const {
+    Longs infinite = {};
+    for (int k = 0; k < 2 * kGroup; ++k) {
+      const Doubles v = load<Doubles>(x + k * kLanes), g = load<Doubles>(gradients + k * kLanes);
+      const Doubles product = g * inverse, t = signed_as(v, through);
+      const Doubles product_low = fused(g, inverse_low, fused(g, inverse, -product));
+      const Doubles difference = product - t, step = difference - product;
+      const Doubles error = (product - (difference - step)) - (t + step);
+      y[k] = difference + (error + (product_low - signed_as(v, through_low)));
+      infinite |= y[k] - y[k] != 0.0;
+    }
+    return !any(infinite);
+  }
+};
+
+template <bool streaming, typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_block(const Operation& operation, Element* y, const Inputs*... inputs) {
+  typename Operation::Result results[2 * kGroup];
+  if (!operation.block(inputs..., results)) return operation.each(inputs..., y, kBlock);
+  for (int k = 0; k < 2 * kGroup; ++k) store<streaming>(y + k * kLanes, results[k]);
 }
 
-template <typename Type, bool streaming>
-L1NORM_INLINE void divide_block(const Quotients<Type>& quotients, const typename Type::Element* x,
-                                typename Type::Element* y, Divisor m) {
-  typename Quotients<Type>::Result q[2 * kGroup];
-  if (!quotients.block(x, q)) return divide_each<Type>(x, y, kBlock, m);
-  for (int g = 0; g < 2 * kGroup; ++g) store<streaming>(y + g * kLanes, q[g]);
+template <typename Operation, typename Element, typename... Inputs>
+void run_part(const Operation& operation, int64_t n, Element* y, const Inputs*... inputs) {
+  Element results[kBlock];
+  run_block<false>(operation, results, Part<Element>(inputs, n).elements...);
+  __builtin_memcpy(y, results, static_cast<size_t>(n) * sizeof(Element));
 }
 
-template <typename Type>
-void divide_part(const Quotients<Type>& quotients, const typename Type::Element* x, typename Type::Element* y,
-                 int64_t n, Divisor m) {
-  typename Type::Element part[kBlock] = {};
-  __builtin_memcpy(part, x, static_cast<size_t>(n) * sizeof *part);
-  divide_block<Type, false>(quotients, part, part, m);
-  __builtin_memcpy(y, part, static_cast<size_t>(n) * sizeof *part);
-}
-
-template <typename Type, bool streaming>
-int64_t divide_body(const Quotients<Type>& quotients, const typename Type::Element* x, typename Type::Element* y,
-                    int64_t i, int64_t n, Divisor m) {
-  for (; i + kBlock <= n; i += kBlock) divide_block<Type, streaming>(quotients, x + i, y + i, m);
+template <bool streaming, typename Operation, typename Element, typename... Inputs>
+int64_t run_body(const Operation& operation, int64_t i, int64_t n, Element* y, const Inputs*... inputs) {
+  for (; i + kBlock <= n; i += kBlock) run_block<streaming>(operation, y + i, (inputs + i)...);
   return i;
 }
 
-template <typename Type>
-void divide(const void* input, void* output, int64_t n, Divisor m, bool streaming) {
-  using Element = typename Type::Element;
-  const Element* x = static_cast<const Element*>(input);
-  Element* y = static_cast<Element*>(output);
-  const Quotients<Type> quotients(m);
-  if (!quotients.usable) return divide_each<Type>(x, y, n, m);
+// y may be an input.
+template <typename Operation, typename Element, typename... Inputs>
+void run(const Operation& operation, int64_t n, bool streaming, Element* y, const Inputs*... inputs) {
+  if (!operation.usable) return operation.each(inputs..., y, n);
   int64_t i = 0;
   if (streaming && n >= 4 * kBlock) {
     i = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
-    if (i > 0) divide_part<Type>(quotients, x, y, i, m);
-    i = divide_body<Type, true>(quotients, x, y, i, n, m);
+    if (i > 0) run_part(operation, i, y, inputs...);
+    i = run_body<true>(operation, i, n, y, inputs...);
 #if defined(__x86_64__)
     _mm_sfence();  // streaming stores are ordered by nothing else
 #endif
   } else {
-    i = divide_body<Type, false>(quotients, x, y, i, n, m);
+    i = run_body<false>(operation, i, n, y, inputs...);
   }
-  if (i < n) divide_part<Type>(quotients, x + i, y + i, n - i, m);
+  if (i < n) run_part(operation, n - i, y + i, (inputs + i)...);
+}
+
+template <typename Type>
+void divide(const void* x, void* y, int64_t n, Divisor m, bool streaming) {
+  using Element = typename Type::Element;
+  run(Quotients<Type>(m), n, streaming, static_cast<Element*>(y), static_cast<const Element*>(x));
+}
+
+template <typename Type>
+void differentiate(const void* g, const void* x, void* y, int64_t n, const Gradient& gradient, bool streaming) {
+  using Element = typename Type::Element;
+  run(Differences<Type>(gradient), n, streaming, static_cast<Element*>(y), static_cast<const Element*>(g),
+      static_cast<const Element*>(x));
 }
 
 }  // namespace
 
 const Capability L1NORM_CAPABILITY = {
     L1NORM_CAPABILITY_NAME,
-    {sum<HalfType>, divide<HalfType>},
-    {sum<BFloat16Type>, divide<BFloat16Type>},
-    {sum<FloatType>, divide<FloatType>},
-    {sum<DoubleType>, divide<DoubleType>},
+    {sum<HalfType>, divide<HalfType>, dot<HalfType>, differentiate<HalfType>},
+    {sum<BFloat16Type>, divide<BFloat16Type>, dot<BFloat16Type>, differentiate<BFloat16Type>},
+    {sum<FloatType>, divide<FloatType>, dot<FloatType>, differentiate<FloatType>},
+    {sum<DoubleType>, divide<DoubleType>, dot<DoubleType>, differentiate<DoubleType>},
 };
 
 }  // namespace l1norm::cpu

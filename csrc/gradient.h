@@ -1,0 +1,74 @@
+// The gradient's arithmetic, shared by the CPU and the CUDA kernels as exact.h is.
+//
+// For y = x / m with m = sum |x| / n, where n is the length for a mean and 1 for a sum, and gradients g of y and h of
+// m:
+//   g / m - sgn(x) * through,  through = (sum(g * y) / m - h) / n,
+// with through = 0 in a row that eps clamps.
+#pragma once
+
+#include "exact.h"
+
+namespace l1norm {
+
+// What a row's elements share. The low parts are for rows of double only.
+struct Gradient {
+  double inverse;  // inverse + inverse_low is 1 / m
+  double inverse_low;
+  double through;
+  double through_low;
+  double m;
+};
+
+L1NORM_HD double finite_or_zero(double x) { return is_finite(x) ? x : 0.0; }
+
+// A power of two by which to scale x, so that sum |g * x| stays below the largest |g|. Products of floats need none: in
+// double they are exact.
+template <typename Value>
+L1NORM_HD double dot_scale(double m, Count count) {
+  if (sizeof(Value) < sizeof(double) || m == 0.0 || m != m) return 1.0;
+  const int exponent = ilogb(is_finite(m) ? m : 0x1p1023) + ilogb(count.value) + 2;
+  return scalbn(1.0, exponent < -1023 ? 1023 : -exponent);
+}
+
+// dot is sum(g * x) * dot_scale() over a row of Value, h the gradient of its divisor or 0.
+template <typename Value>
+L1NORM_HD Gradient make_gradient(Sum dot, double m, Count count, double eps, double h) {
+  Gradient d{1.0 / m, 0.0, 0.0, 0.0, m};
+  d.inverse_low = finite_or_zero(fma(-d.inverse, m, 1.0) * d.inverse);
+  if (eps > 0.0 && !(m > static_cast<Value>(eps))) return d;
+
+  // mean + mean_low = sum(g * y) / n. In a row of one element that is exactly g or -g, so that through cancels g / m.
+  const double scaled = m * dot_scale<Value>(m, count), total = scaled * count.value;
+  const double total_low = fma(scaled, count.value, -total);
+  const double plain = dot.hi / total;
+  const double rest = finite_or_zero((fma(-plain, total_low, fma(-plain, total, dot.hi)) + dot.lo) / total);
+  const double mean = plain + rest, mean_low = finite_or_zero(rest - (mean - plain));
+  const double by_mean = is_finite(d.inverse) ? mean * d.inverse : mean / m;
+  const double by_mean_low = fma(mean, d.inverse_low, fma(mean, d.inverse, -by_mean)) + mean_low * d.inverse;
+
+  const double part = h / count.value, part_low = fma(-part, count.value, h) * count.reciprocal;
+  double error;
+  d.through = two_sum(by_mean, -part, error);
+  d.through_low = finite_or_zero(by_mean_low + (error - part_low));
+  return d;
+}
+
+// sgn(x) * v, where sgn(0) * v is NaN for an infinite v.
+L1NORM_HD double signed_as(double x, double v) { return x > 0.0 ? v : x < 0.0 ? -v : 0.0 * fabs(v); }
+
+// For half types too, rounded again: what comes before a rounding to float is within 2^-51 of |g / m| + |through|, so a
+// result is within little more than half a unit of its last place, or of what cancelled in it.
+L1NORM_HD float input_gradient(float g, float x, const Gradient& d) {
+  return static_cast<float>(static_cast<double>(g) * d.inverse - signed_as(static_cast<double>(x), d.through));
+}
+
+L1NORM_HD double input_gradient(double g, double x, const Gradient& d) {
+  const double product = g * d.inverse, through = signed_as(x, d.through);
+  const double product_low = fma(g, d.inverse_low, fma(g, d.inverse, -product));
+  double error;
+  const double difference = two_sum(product, -through, error);
+  const double result = difference + (error + (product_low - signed_as(x, d.through_low)));
+  return is_finite(result) ? result : g / d.m - through;
+}
+
+}  // namespace l1norm
