@@ -39,6 +39,20 @@ def _(
     return output, empty_denominator(output, dim)
 
 
+@torch.library.register_fake("l1norm::l1_norm_backward")
+def _(
+    grad_output: Tensor,
+    input: Tensor,
+    denominator: Tensor,
+    dim: Sequence[int] = (1,),
+    reduction: int = 1,
+    eps: float = 0.0,
+    *,
+    grad_denominator: Tensor | None = None,
+) -> Tensor:
+    return torch.empty_like(input)
+
+
 def _nothing(*args: object, **kwargs: object) -> None:
     """The operators that write to an argument return nothing and change no shape."""
 

@@ -38,5 +38,34 @@ def vmap_rule(op: Any) -> Any:
     return rule
 
 
+def backward_vmap_rule(
+    op: Any,
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    tensors: tuple[Tensor | None, ...],
+    dim: Sequence[int],
+    *settings: Any,
+) -> tuple[Tensor, int]:
+    """The rule of an operator from gradient, input, divisor and its gradient to a tensor of the input's shape."""
+    grad, input, divisor, grad_divisor = (
+        t if t is None else t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+        for t, d in zip(tensors, in_dims, strict=True)
+    )
+    assert grad is not None
+    assert input is not None
+    assert divisor is not None
+    batched, dims = _batch_first(input, 0, dim)
+    shape = list(divisor.shape) + [1] * (batched.dim() - input.dim())
+    result = op(
+        grad.reshape_as(batched),
+        batched,
+        divisor.reshape(shape),
+        None if grad_divisor is None else grad_divisor.reshape(shape),
+        dims,
+        *settings,
+    )
+    return result.reshape(input.shape), 0
+
+
 for _name in ("l1_norm", "l1_norm_with_denominator"):
     torch.library.register_vmap(f"l1norm::{_name}", vmap_rule(getattr(torch.ops.l1norm, _name)))
