@@ -238,6 +238,60 @@ def assert_exact_denominator(
                 assert m == rounded
 
 
+def exact_dot(a: np.ndarray, b: np.ndarray) -> Fraction:
+    """The sum of the products of finite float64 values, without any rounding."""
+    (p, i), (q, j) = np.frexp(a), np.frexp(b)
+    exponents = (i + j).astype(np.int64) - 106
+    products = zip((p * 2.0**53).tolist(), (q * 2.0**53).tolist(), strict=True)
+    least = int(exponents.min(initial=0))
+    shifts = (exponents - least).tolist()
+    total = sum((int(m) * int(n)) << shift for (m, n), shift in zip(products, shifts, strict=True))
+    return Fraction(total) * Fraction(2) ** least
+
+
+def assert_exact_gradient(
+    result: torch.Tensor,
+    grad_output: torch.Tensor,
+    x: torch.Tensor,
+    denominator: torch.Tensor,
+    dim=1,
+    reduction: str = "mean",
+    eps: float = 0.0,
+    grad_denominator: torch.Tensor | None = None,
+) -> None:
+    """Every element of a gradient is rounded once, counted in what it is made of: they cancel.
+
+    That is, for rows without NaN or infinity, off by no more than the unit roundoff times
+    (|g| + mean|g y|) / m + |h| / n, or half the smallest subnormal.
+    """
+    assert result.shape == x.shape
+    assert result.dtype == x.dtype
+    fmt = FORMATS[x.dtype]
+    clamp = Fraction(float(torch.tensor(eps, dtype=denominator.dtype)))
+    ones = torch.zeros_like(denominator) if grad_denominator is None else grad_denominator
+    operands = (as_rows(t, dim) for t in (result, grad_output, x, denominator, ones))
+    for i, (y, g, values, m, h) in enumerate(zip(*operands, strict=True)):
+        divisor, n = Fraction(float(m[0])), len(values) if reduction == "mean" else 1
+        through = (exact_dot(g, values) / divisor**2 - Fraction(float(h[0]))) / n
+        size = exact_dot(np.abs(g), np.abs(values)) / divisor**2 / n + abs(Fraction(float(h[0]))) / n
+        if eps > 0 and divisor <= clamp:
+            through = size = Fraction(0)
+        # Doubles resolve the narrower dtypes' errors; float64's are worked out for a sample of elements.
+        sample = range(0, len(values), 1 + len(values) // 3000) if x.dtype is torch.float64 else ()
+        pairs = [
+            (Fraction(y[j]) - Fraction(g[j]) / divisor + int(np.sign(values[j])) * through, abs(g[j])) for j in sample
+        ]
+        errors, magnitudes = np.array([(float(abs(e)), a) for e, a in pairs]).reshape(-1, 2).T
+        if x.dtype is not torch.float64:
+            errors = np.abs(y - (g / float(divisor) - np.sign(values) * float(through)))
+            magnitudes = np.abs(g)
+        bound = 2.0**-fmt.precision * (magnitudes / float(divisor) + float(size)) * 1.001 + 2.0 ** (fmt.smallest - 1)
+        worst = int(np.argmax(errors / bound))
+        assert (errors <= bound).all(), (
+            f"row {i} of {tuple(x.shape)}, {x.dtype}: {errors[worst] / bound[worst]:.3f} of the bound at {worst}"
+        )
+
+
 def assert_same_bits(a: torch.Tensor, b: torch.Tensor) -> None:
     """The same dtype, shape and bits; NaNs count as alike whatever their payload."""
     assert a.dtype == b.dtype
