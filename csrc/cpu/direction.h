@@ -18,7 +18,7 @@ struct Forward {
   using Factor = Divisor;
   static constexpr bool kGrad = false;
 
-  static Sum sum(const Call&, const RowKernels& kernels, const Offsets&, const Operands& from, int64_t n) {
+  static Sum sum(const Call&, const RowKernels& kernels, int64_t, const Operands& from, int64_t n) {
     return kernels.sum(from.input, n);
   }
 
@@ -42,21 +42,21 @@ struct Backward {
   static constexpr bool kGrad = true;
 
   template <typename Value>
-  static double divisor(const Call& c, const Offsets& o) {
-    return static_cast<double>(static_cast<const Value*>(c.denominator)[o.denominator]);
+  static double divisor(const Call& c, int64_t denominator) {
+    return static_cast<double>(static_cast<const Value*>(c.denominator)[denominator]);
   }
 
-  static Sum sum(const Call& c, const RowKernels& kernels, const Offsets& o, const Operands& from, int64_t n) {
-    const double scale = c.dtype == DType::kDouble ? dot_scale<double>(divisor<double>(c, o), c.count) : 1.0;
+  static Sum sum(const Call& c, const RowKernels& kernels, int64_t denominator, const Operands& from, int64_t n) {
+    const double scale = c.dtype == DType::kDouble ? dot_scale<double>(divisor<double>(c, denominator), c.count) : 1.0;
     return kernels.dot(from.grad, from.input, n, scale);
   }
 
   template <typename Value>
   static Gradient finish_row(const Call& c, int64_t row, Sum sum) {
-    const Offsets o = c.geometry.rows.at(row);
+    const int64_t denominator = c.geometry.rows.at(row).denominator;
     const Value* h = static_cast<const Value*>(c.grad_denominator);
-    return make_gradient<Value>(sum, divisor<Value>(c, o), c.count, c.eps,
-                                h == nullptr ? 0.0 : static_cast<double>(h[o.denominator]));
+    return make_gradient<Value>(sum, divisor<Value>(c, denominator), c.count, c.eps,
+                                h == nullptr ? 0.0 : static_cast<double>(h[denominator]));
   }
 
   static void write(const RowKernels& kernels, const Operands& from, void* y, int64_t n, const Gradient& d,

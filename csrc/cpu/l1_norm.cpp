@@ -64,7 +64,7 @@ class ContiguousRows {
 
   void sum(int64_t row, int64_t, int64_t begin, int64_t end, Sum* sums) const {
     const Offsets o = call_.geometry.rows.at(row);
-    *sums = Direction::sum(call_, kernels_, o, operands(o, begin), end - begin);
+    *sums = Direction::sum(call_, kernels_, o.denominator, operands(o, begin), end - begin);
   }
 
   void write(int64_t row, int64_t, int64_t begin, int64_t end, const typename Direction::Factor* factors) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "../tensors.h"
 #include "direction.h"
@@ -56,14 +55,18 @@ class Tile {
         size_(element_size(c.dtype)),
         tile_bytes_(kRows * kColumns * size_),
         scratch_(new char[static_cast<size_t>((Direction::kGrad ? 2 : 1) * tile_bytes_)]),
-        offsets_(static_cast<size_t>(kColumns)) {}
+        input_(c.geometry, &Offsets::input),
+        grad_(c.geometry, &Offsets::grad),
+        output_(c.geometry, &Offsets::output) {}
 
   void sum(int64_t row, int64_t rows, int64_t begin, int64_t end, Sum* sums) {
     for (int64_t k = 0; k < rows; ++k) sums[k] = Sum{};
     for (int64_t i = begin; i < end; i += kColumns) {
       const int64_t n = std::min(kColumns, end - i);
       gather(row, rows, i, n);
-      for (int64_t k = 0; k < rows; ++k) sums[k] = sums[k] + Direction::sum(call_, kernels_, starts_[k], line(k), n);
+      for (int64_t k = 0; k < rows; ++k) {
+        sums[k] = sums[k] + Direction::sum(call_, kernels_, denominators_[k], line(k), n);
+      }
     }
   }
 
@@ -82,11 +85,17 @@ class Tile {
  private:
   static constexpr int64_t kColumns = 512;
 
-  template <int64_t Offsets::* operand>
-  bool rows_innermost() const {
-    const auto stride = [](const Walk& w) { return w.dims == 0 ? INT64_MAX : w.stride[w.dims - 1].*operand; };
-    return stride(call_.geometry.rows) < stride(call_.geometry.row);
-  }
+  // Where the tile's elements lie in an operand: starts + columns.
+  struct Places {
+    Places(const Geometry& g, int64_t Offsets::* operand) {
+      const auto stride = [&](const Walk& w) { return w.dims == 0 ? INT64_MAX : w.stride[w.dims - 1].*operand; };
+      rows_innermost = stride(g.rows) < stride(g.row);
+    }
+
+    int64_t starts[kRows];
+    int64_t columns[kColumns];
+    bool rows_innermost;
+  };
 
   char* line_of_input(int64_t k) { return scratch_.get() + k * kColumns * size_; }
 
@@ -99,25 +108,32 @@ class Tile {
     if (held_row_ == row && held_begin_ == begin) return;
     held_row_ = row;
     held_begin_ = begin;
-    for (int64_t k = 0; k < rows; ++k) starts_[k] = call_.geometry.rows.at(row + k);
-    for (int64_t i = 0; i < n; ++i) offsets_[static_cast<size_t>(i)] = call_.geometry.row.at(begin + i);
-    gather_one<&Offsets::input>(call_.input, call_.input_dtype, rows, n, scratch_.get());
-    if constexpr (Direction::kGrad) {
-      gather_one<&Offsets::grad>(call_.grad, call_.dtype, rows, n, scratch_.get() + tile_bytes_);
+    for (int64_t k = 0; k < rows; ++k) {
+      const Offsets o = call_.geometry.rows.at(row + k);
+      input_.starts[k] = o.input;
+      grad_.starts[k] = o.grad;
+      output_.starts[k] = o.output;
+      denominators_[k] = o.denominator;
     }
+    for (int64_t i = 0; i < n; ++i) {
+      const Offsets o = call_.geometry.row.at(begin + i);
+      input_.columns[i] = o.input;
+      if constexpr (Direction::kGrad) grad_.columns[i] = o.grad;
+      output_.columns[i] = o.output;
+    }
+    gather_one(call_.input, call_.input_dtype, input_, rows, n, scratch_.get());
+    if constexpr (Direction::kGrad) gather_one(call_.grad, call_.dtype, grad_, rows, n, scratch_.get() + tile_bytes_);
   }
 
-  template <int64_t Offsets::* operand>
-  void gather_one(const void* tensor, DType dtype, int64_t rows, int64_t n, char* tile) {
+  void gather_one(const void* tensor, DType dtype, const Places& places, int64_t rows, int64_t n, char* tile) {
     with_type(dtype, [&](auto from) {
       with_type(call_.dtype, [&](auto to) {
         using From = decltype(from);
         using To = decltype(to);
         const From* x = static_cast<const From*>(tensor);
         To* lines = reinterpret_cast<To*>(tile);
-        each<operand>(rows, n, [&](int64_t k, int64_t i) {
-          lines[k * kColumns + i] = cast<To>(x[starts_[k].*operand + offsets_[static_cast<size_t>(i)].*operand]);
-        });
+        each(places, rows, n,
+             [&](int64_t k, int64_t i, int64_t place) { lines[k * kColumns + i] = cast<To>(x[place]); });
       });
     });
   }
@@ -127,22 +143,20 @@ class Tile {
       using To = decltype(to);
       To* y = static_cast<To*>(call_.output);
       const To* lines = reinterpret_cast<const To*>(scratch_.get());
-      each<&Offsets::output>(rows, n, [&](int64_t k, int64_t i) {
-        y[starts_[k].output + offsets_[static_cast<size_t>(i)].output] = lines[k * kColumns + i];
-      });
+      each(output_, rows, n, [&](int64_t k, int64_t i, int64_t place) { y[place] = lines[k * kColumns + i]; });
     });
   }
 
   // Every element of the tile, neighbours in the operand's memory one after the other.
-  template <int64_t Offsets::* operand, typename Work>
-  void each(int64_t rows, int64_t n, const Work& work) const {
-    if (rows_innermost<operand>()) {
+  template <typename Work>
+  static void each(const Places& places, int64_t rows, int64_t n, const Work& work) {
+    if (places.rows_innermost) {
       for (int64_t i = 0; i < n; ++i) {
-        for (int64_t k = 0; k < rows; ++k) work(k, i);
+        for (int64_t k = 0; k < rows; ++k) work(k, i, places.starts[k] + places.columns[i]);
       }
     } else {
       for (int64_t k = 0; k < rows; ++k) {
-        for (int64_t i = 0; i < n; ++i) work(k, i);
+        for (int64_t i = 0; i < n; ++i) work(k, i, places.starts[k] + places.columns[i]);
       }
     }
   }
@@ -152,8 +166,8 @@ class Tile {
   const int64_t size_;
   const int64_t tile_bytes_;
   std::unique_ptr<char[]> scratch_;
-  std::vector<Offsets> offsets_;
-  Offsets starts_[kRows];
+  Places input_, grad_, output_;
+  int64_t denominators_[kRows];
   // What the scratch holds, so that a row that fits is read once; -1: nothing.
   int64_t held_row_ = -1;
   int64_t held_begin_ = -1;
