@@ -368,8 +368,10 @@ def test_opcheck(arguments, requires_grad, device):
     tensors = tuple(t.requires_grad_(requires_grad) for t in (g, x, m))
     results = opcheck(backward.default, tensors, arguments)
     assert set(results.values()) == {"SUCCESS"}, results
-    results = opcheck(backward.default, (g.detach().t().contiguous().t(), *tensors[1:]), arguments)
-    assert set(results.values()) == {"SUCCESS"}, results
+    g, x, m = (t.detach().t().contiguous().t().requires_grad_(requires_grad) for t in tensors)
+    for strided in ((g, x, m), (g, *tensors[1:]), (tensors[0], x, m)):
+        results = opcheck(backward.default, strided, arguments)
+        assert set(results.values()) == {"SUCCESS"}, results
 
 
 @pytest.mark.parametrize("reduction", [MEAN, SUM])
