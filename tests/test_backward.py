@@ -217,6 +217,16 @@ def test_where_eps_clamps(dtype, eps, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_an_infinite_gradient_leaves_its_neighbours_where_eps_clamps(dtype, device):
+    x, g = samples("plain", dtype, device, 3, 1000)
+    m = divisor_of(x, eps=1e4)
+    expected = backward(g, x, m, eps=1e4)
+    expected[:, 7::100] = math.inf
+    g[:, 7::100] = math.inf
+    assert_same_bits(backward(g, x, m, eps=1e4), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduction", [MEAN, SUM])
 def test_gradient_of_the_denominator(dtype, reduction, device):
     x, g = samples("plain", dtype, device, 5, 333)
