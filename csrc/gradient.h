@@ -30,36 +30,63 @@ L1NORM_HD double dot_scale(double m, Count count) {
   return scalbn(1.0, exponent < -1023 ? 1023 : -exponent);
 }
 
-// dot is sum(g * x) * dot_scale() over a row of Value, h the gradient of its divisor or 0.
+// What of a row's gradient does not depend on its dot product: a GPU works it out while the row is on its way.
+struct GradientScale {
+  double m;
+  double inverse, inverse_low;          // 1 / m
+  double total, total_low, reciprocal;  // m * n * dot_scale()
+  double part, part_low;                // h / n
+  bool clamped;
+};
+
+// For a row of Value; h is the gradient of its divisor, or 0.
 template <typename Value>
-L1NORM_HD Gradient make_gradient(Sum dot, double m, Count count, double eps, double h) {
-  Gradient d{1.0 / m, 0.0, 0.0, 0.0, m};
-  d.inverse_low = finite_or_zero(fma(-d.inverse, m, 1.0) * d.inverse);
-  if (eps > 0.0 && !(m > static_cast<Value>(eps))) return d;
+L1NORM_HD GradientScale make_gradient_scale(double m, Count count, double eps, double h) {
+  GradientScale s;
+  s.m = m;
+  s.inverse = 1.0 / m;
+  s.inverse_low = finite_or_zero(fma(-s.inverse, m, 1.0) * s.inverse);
+  const double scaled = m * dot_scale<Value>(m, count);
+  s.total = scaled * count.value;
+  s.total_low = fma(scaled, count.value, -s.total);
+  s.reciprocal = 1.0 / s.total;
+  s.part = h * count.reciprocal;
+  s.part += finite_or_zero(fma(-s.part, count.value, h) * count.reciprocal);
+  s.part_low = fma(-s.part, count.value, h) * count.reciprocal;
+  s.clamped = eps > 0.0 && !(m > static_cast<Value>(eps));
+  return s;
+}
 
+// dot is sum(g * x) * dot_scale() over a row of Value.
+template <typename Value>
+L1NORM_HD Gradient make_gradient(Sum dot, const GradientScale& s) {
+  Gradient d{s.inverse, s.inverse_low, 0.0, 0.0, s.m};
+  if (s.clamped) return d;
   // mean + mean_low = sum(g * y) / n. In a row of one element that is exactly g or -g, so that through cancels g / m.
-  const double scaled = m * dot_scale<Value>(m, count), total = scaled * count.value;
-  const double total_low = fma(scaled, count.value, -total);
-  const double plain = dot.hi / total;
-  const double rest = finite_or_zero((fma(-plain, total_low, fma(-plain, total, dot.hi)) + dot.lo) / total);
+  const double plain = dot.hi * s.reciprocal;
+  const double left = fma(-plain, s.total_low, fma(-plain, s.total, dot.hi)) + dot.lo;
+  // Of doubles the low part counts: it must be 0 there.
+  const double rest = finite_or_zero(sizeof(Value) < sizeof(double) ? left * s.reciprocal : left / s.total);
   const double mean = plain + rest, mean_low = finite_or_zero(rest - (mean - plain));
-  const double by_mean = is_finite(d.inverse) ? mean * d.inverse : mean / m;
-  const double by_mean_low = fma(mean, d.inverse_low, fma(mean, d.inverse, -by_mean)) + mean_low * d.inverse;
-
-  const double part = h / count.value, part_low = fma(-part, count.value, h) * count.reciprocal;
+  // The inverse of a float is a finite double.
+  const double by_mean = sizeof(Value) < sizeof(double) || is_finite(s.inverse) ? mean * s.inverse : mean / s.m;
+  const double by_mean_low = fma(mean, s.inverse_low, fma(mean, s.inverse, -by_mean)) + mean_low * s.inverse;
   double error;
-  d.through = two_sum(by_mean, -part, error);
-  d.through_low = finite_or_zero(by_mean_low + (error - part_low));
+  d.through = two_sum(by_mean, -s.part, error);
+  d.through_low = finite_or_zero(by_mean_low + (error - s.part_low));
   return d;
 }
 
 // sgn(x) * v, where sgn(0) * v is NaN for an infinite v.
-L1NORM_HD double signed_as(double x, double v) { return x > 0.0 ? v : x < 0.0 ? -v : 0.0 * fabs(v); }
+template <typename X>
+L1NORM_HD double signed_as(X x, double v) {
+  return x > 0 ? v : x < 0 ? -v : 0.0 * fabs(v);
+}
 
 // For half types too, rounded again: what comes before a rounding to float is within 2^-51 of |g / m| + |through|, so a
 // result is within little more than half a unit of its last place, or of what cancelled in it.
 L1NORM_HD float input_gradient(float g, float x, const Gradient& d) {
-  return static_cast<float>(static_cast<double>(g) * d.inverse - signed_as(static_cast<double>(x), d.through));
+  return static_cast<float>(static_cast<double>(g) * d.inverse - signed_as(x, d.through));
 }
 
 L1NORM_HD double input_gradient(double g, double x, const Gradient& d) {

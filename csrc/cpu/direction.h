@@ -55,8 +55,9 @@ struct Backward {
   static Gradient finish_row(const Call& c, int64_t row, Sum sum) {
     const int64_t denominator = c.geometry.rows.at(row).denominator;
     const Value* h = static_cast<const Value*>(c.grad_denominator);
-    return make_gradient<Value>(sum, divisor<Value>(c, denominator), c.count, c.eps,
-                                h == nullptr ? 0.0 : static_cast<double>(h[denominator]));
+    return make_gradient<Value>(sum,
+                                make_gradient_scale<Value>(divisor<Value>(c, denominator), c.count, c.eps,
+                                                           h == nullptr ? 0.0 : static_cast<double>(h[denominator])));
   }
 
   static void write(const RowKernels& kernels, const Operands& from, void* y, int64_t n, const Gradient& d,

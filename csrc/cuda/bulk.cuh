@@ -27,9 +27,9 @@ class WarpCopy {
 #endif
   }
 
-  // Returns once every lane may read what was copied. Called once.
+  // Starts to load, once; wait() takes what it returns.
   template <typename T>
-  __device__ __forceinline__ void load(unsigned char* shared, const T* global, int bytes) const {
+  __device__ __forceinline__ int load(unsigned char* shared, const T* global, int bytes) const {
     const int whole = whole_packs(global, bytes);
 #if L1NORM_BULK_COPY
     if (lane() == 0 && whole > 0) {
@@ -49,6 +49,11 @@ class WarpCopy {
     for (int i = whole / static_cast<int>(sizeof(T)) + lane(); i < bytes / static_cast<int>(sizeof(T)); i += 32) {
       rest[i] = global[i];
     }
+    return whole;
+  }
+
+  // Returns once every lane may read what was copied.
+  __device__ __forceinline__ void wait(int whole) const {
 #if L1NORM_BULK_COPY
     if (whole > 0) {
       asm volatile(
@@ -60,6 +65,8 @@ class WarpCopy {
           "}\n" ::"r"(barrier_)
           : "memory");
     }
+#else
+    (void)whole;
 #endif
     __syncwarp();
   }

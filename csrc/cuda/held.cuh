@@ -16,28 +16,43 @@ __device__ __forceinline__ Divisor exact_divisor(const Sum& total, const Call& c
 // How often a kernel reads its input; its result, never. kFirst and kLast keep the input in the L2 cache in between.
 enum class Access { kOnce, kFirst, kLast };
 
-// Packs of the body, and kEdge elements each, at most, of the head up to the body's line and of the tail after its last
-// pack. kAnyOutput: the output's alignment may differ from the input's. kStep: step, where it is known.
-template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0, Access kAccess = Access::kOnce>
-struct Held {
-  static constexpr int kPack = kPackBytes / sizeof(T);
-  using RowPack = Pack<T, kPack>;
+template <Access kAccess, typename P>
+__device__ __forceinline__ P load_pack(const P* from, bool there) {
+  if constexpr (kAccess == Access::kFirst) {
+    return load_keeping(from, there);
+  } else if constexpr (kAccess == Access::kLast) {
+    return load_last(from, there);
+  } else {
+    return there ? *from : P{};
+  }
+}
 
-  const T* x;
-  T* y;
+template <Access kAccess, typename P>
+__device__ __forceinline__ void store_pack(P* to, const P& pack) {
+  if constexpr (kAccess == Access::kOnce) {
+    *to = pack;
+  } else {
+    store_streaming(to, pack);
+  }
+}
+
+// Which of a row's elements are a thread's: packs of the body, and kEdge elements each, at most, of the head up to the
+// body's line and of the tail after its last pack.
+template <typename T, int kEdge>
+struct Share {
+  static constexpr int kPack = kPackBytes / sizeof(T);
+
   int head;             // elements ahead of the body
   int packs;            // in the body
   int first;            // the thread's first pack
   int step;             // from one of its packs to the next
   int edge[2 * kEdge];  // its elements of head and tail, from the row's start; -1 for none
-  RowPack held[kPacks];
-  Pack<T, 1> edge_value[2 * kEdge];
 
-  // The body starts at a multiple of `line` bytes. The thread holds elements head_index, head_index + step and so on of
+  // The body starts at a multiple of `line` bytes. The thread has elements head_index, head_index + step and so on of
   // the head and likewise of the tail, if there are such.
-  __device__ __forceinline__ Held(const T* x_, T* y_, int length, int line, int first_, int step_, int head_index,
-                                  int tail_index)
-      : x(x_), y(y_), first(first_), step(step_) {
+  __device__ __forceinline__ Share(const T* x, int length, int line, int first_, int step_, int head_index,
+                                   int tail_index)
+      : first(first_), step(step_) {
     head = min(elements_to(x, line), length);
     packs = (length - head) / kPack;
     const int tail = head + packs * kPack;
@@ -47,15 +62,42 @@ struct Held {
       edge[2 * e] = h < head ? h : -1;
       edge[2 * e + 1] = t < length - tail ? tail + t : -1;
     }
-    const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
-#pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      held[u] = load(body, u * step < packs - first);
-      body = next(body);
-    }
-#pragma unroll
-    for (int e = 0; e < 2 * kEdge; ++e) edge_value[e].units[0] = edge[e] >= 0 ? x[edge[e]] : T{};
   }
+
+  // The thread's elements outside the packs; zeros for those that it has not.
+  __device__ __forceinline__ void load_edge(const T* row, Pack<T, 1> (&values)[2 * kEdge]) const {
+#pragma unroll
+    for (int e = 0; e < 2 * kEdge; ++e) values[e].units[0] = edge[e] >= 0 ? row[edge[e]] : T{};
+  }
+};
+
+// What a thread keeps of a row. kAnyOutput: the output's alignment may differ from the input's. kStep: step, where it
+// is known.
+template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0, Access kAccess = Access::kOnce>
+struct Held : Share<T, kEdge> {
+  using Base = Share<T, kEdge>;
+  using Base::edge;
+  using Base::first;
+  using Base::head;
+  using Base::kPack;
+  using Base::packs;
+  using Base::step;
+  using Element = T;
+  using RowPack = Pack<T, kPack>;
+  static constexpr int kHeld = kPacks;
+
+  const T* x;
+  T* y;
+  RowPack held[kPacks];
+  Pack<T, 1> edge_value[2 * kEdge];
+
+  // The `length` elements of the row at o from its element `begin` on; the others as Share's.
+  __device__ __forceinline__ Held(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
+                                  int step_, int head_index, int tail_index)
+      : Held(static_cast<const T*>(c.input) + o.input + begin, static_cast<T*>(c.output) + o.output + begin, length,
+             line, first_, step_, head_index, tail_index) {}
+
+  __device__ __forceinline__ Sum sum(const Call&) const { return tally().sum(); }
 
   __device__ __forceinline__ Tally<T> tally() const {
     Tally<T> tally;
@@ -71,7 +113,7 @@ struct Held {
   }
 
   // total: the row's.
-  __device__ __forceinline__ void divide(const Sum& total, const Call& c) const {
+  __device__ __forceinline__ void finish(const Sum& total, const Call& c) const {
     const Quotient<T> quotient(total, c.count, c.eps);
     // What is not proven, by bits: packs, then edges.
     static_assert(kPacks + 2 * kEdge <= 32);
@@ -111,22 +153,16 @@ struct Held {
   }
 
  private:
-  static __device__ __forceinline__ RowPack load(const RowPack* from, bool there) {
-    if constexpr (kAccess == Access::kFirst) {
-      return load_keeping(from, there);
-    } else if constexpr (kAccess == Access::kLast) {
-      return load_last(from, there);
-    } else {
-      return there ? *from : RowPack{};
+  __device__ __forceinline__ Held(const T* x_, T* y_, int length, int line, int first_, int step_, int head_index,
+                                  int tail_index)
+      : Base(x_, length, line, first_, step_, head_index, tail_index), x(x_), y(y_) {
+    const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) {
+      held[u] = load_pack<kAccess>(body, u * step < packs - first);
+      body = next(body);
     }
-  }
-
-  static __device__ __forceinline__ void store(RowPack* to, const RowPack& pack) {
-    if constexpr (kAccess == Access::kOnce) {
-      *to = pack;
-    } else {
-      store_streaming(to, pack);
-    }
+    this->load_edge(x, edge_value);
   }
 
   template <typename P>
@@ -147,7 +183,7 @@ struct Held {
       unproven |= proven ? 0u : 1u << u;
       if (u * step < rest && (!kReadAgain<T> || proven)) {
         if constexpr (kAligned) {
-          store(to, pack);
+          store_pack<kAccess>(to, pack);
         } else {
 #pragma unroll
           for (int k = 0; k < kPack; ++k) reinterpret_cast<T*>(to)[k] = pack[k];
@@ -275,7 +311,7 @@ __device__ __forceinline__ void normalize_held(const Call& c, const Held<T, kPac
   const Sum total = total_of(tally.sum());
   if (denominator >= 0 && threadIdx.x == 0) write_denominator<T>(c, denominator, total);
   if constexpr (kShared) rest.divide(total, c);
-  row.divide(total, c);
+  row.finish(total, c);
 }
 
 }  // namespace l1norm::cuda

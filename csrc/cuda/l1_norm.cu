@@ -88,14 +88,18 @@ cudaStream_t current_stream(int device) {
   return static_cast<cudaStream_t>(stream);
 }
 
-// Whether rows start at the same place of a 16-byte pack in input and output.
+// Whether rows start at the same place of a 16-byte pack in input, output and gradient.
 bool packs_align(const Call& c) {
   const int64_t size = element_size(c.dtype);
   const auto same = [&](int64_t a, int64_t b) { return (a - b) * size % kPackBytes == 0; };
-  if ((reinterpret_cast<uintptr_t>(c.input) - reinterpret_cast<uintptr_t>(c.output)) % kPackBytes != 0) return false;
+  const auto apart = [&](const void* other) {
+    return (reinterpret_cast<uintptr_t>(c.input) - reinterpret_cast<uintptr_t>(other)) % kPackBytes != 0;
+  };
+  if (apart(c.output) || (c.grad != nullptr && apart(c.grad))) return false;
   const Walk& rows = c.geometry.rows;
   for (int d = 0; d < rows.dims; ++d) {
-    if (!same(rows.stride[d].input, rows.stride[d].output)) return false;
+    const Offsets& s = rows.stride[d];
+    if (!same(s.input, s.output) || !same(s.input, s.grad)) return false;
   }
   return true;
 }
@@ -165,8 +169,8 @@ void run(const Call& c) {
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
   const DeviceGuard guard(c.device);
-  const Shape shape{g.rows.count, g.row.count,   c.input_dtype, g.unit_stride() && c.input_dtype == c.dtype,
-                    g.dense(),    packs_align(c)};
+  const Shape shape{g.rows.count, g.row.count,    c.input_dtype,    g.unit_stride() && c.input_dtype == c.dtype,
+                    g.dense(),    packs_align(c), c.grad != nullptr};
   const Device& device = properties(c.device);
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
@@ -184,4 +188,7 @@ void run(const Call& c) {
 }  // namespace
 }  // namespace l1norm::cuda
 
-STABLE_TORCH_LIBRARY_IMPL(l1norm, CUDA, m) { l1norm::Operators<l1norm::cuda::run>::register_in(m); }
+STABLE_TORCH_LIBRARY_IMPL(l1norm, CUDA, m) {
+  l1norm::Operators<l1norm::cuda::run>::register_in(m);
+  l1norm::BackwardOperators<l1norm::cuda::run>::register_in(m);
+}

@@ -144,8 +144,18 @@ __device__ __forceinline__ float widen_second(uint32_t pair) {
   }
 }
 
+// Element k of a pack.
+template <typename T, int N>
+__device__ __forceinline__ Wide<T> widen_at(const Pack<T, N>& pack, int k) {
+  if constexpr (Pack<T, N>::kPairs) {
+    return k % 2 == 0 ? widen_first<T>(pack.units[k / 2]) : widen_second<T>(pack.units[k / 2]);
+  } else {
+    return widen(pack.units[k]);
+  }
+}
+
 template <typename T>
-__device__ __forceinline__ T narrow(float x) {
+__device__ __forceinline__ T narrow(Wide<T> x) {
   if constexpr (std::is_same_v<T, __half>) {
     return __float2half_rn(x);
   } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {

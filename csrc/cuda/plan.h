@@ -87,6 +87,10 @@ struct Plan {
 
 // Threads of a block whose registers hold that many packs a thread, at the most.
 constexpr int resident_threads(int packs) { return packs <= 8 ? 640 : packs <= 16 ? 512 : 384; }
+// Packs a thread of a row and of its result's gradient each, in a cluster and alone, and such threads of a block at the
+// most: more would spill.
+constexpr int pair_packs(int cluster) { return cluster > 1 ? 15 : 14; }
+constexpr int kPairThreads = 384;
 template <int kPacks>
 constexpr int kResidentThreads = resident_threads(kPacks);
 
@@ -95,7 +99,9 @@ constexpr int kPacksBesideShared = 20;
 
 // A chunk's threads and their packs: all registers of a multiprocessor.
 constexpr int kRelayThreads = 512;
-constexpr int kRelayPacks = 16;
+constexpr int relay_packs(bool backward) { return backward ? 8 : 16; }
+template <bool kBackward>
+constexpr int kRelayPacks = relay_packs(kBackward);
 
 // What a geometry is to the plan.
 struct Shape {
@@ -104,7 +110,8 @@ struct Shape {
   DType dtype;   // of the input
   bool held;     // may be kept as it is read: elements of a row are neighbours in memory, and no cast
   bool dense;    // rows follow each other without a gap
-  bool aligned;  // packs of the input and of the output start at the same elements
+  bool aligned;  // packs of the input, of the output and of its gradient start at the same elements
+  bool backward = false;
 
   int64_t row_bytes() const { return length * element_size(dtype); }
   // The most whole packs that a row can have, wherever it starts.
@@ -129,14 +136,16 @@ inline bool is_few(const Shape& shape, const Device& device) { return shape.rows
 // share a row reach 0.05 to 0.9.
 inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) {
   const int64_t row_bytes = shape.row_bytes();
-  if (!shape.held || !shape.dense || row_bytes == 0 || 32 * row_bytes > kMostTileBytes) return false;
+  const int operands = shape.backward ? 2 : 1;
+  if (!shape.held || !shape.dense || row_bytes == 0 || 32 * operands * row_bytes > kMostTileBytes) return false;
   // A few rows a lane where they are tiny, so that there is enough to copy at a time: 4 KB, and half that for float64,
   // whose rows take longest to sum.
   const int64_t wanted = element_size(shape.dtype) == 8 ? 2048 : 4096;
   plan.rows = 32 * static_cast<int>(std::max<int64_t>(wanted / (32 * row_bytes), 1));
   const int64_t block_rows = static_cast<int64_t>(plan.rows) * (kTileKernelThreads / 32);
   // 1 KB for barriers and rounding.
-  return block_rows * row_bytes + 1024 <= device.shared_bytes && ceil_div(shape.rows, block_rows) <= INT32_MAX;
+  return block_rows * operands * row_bytes + 1024 <= device.shared_bytes &&
+         ceil_div(shape.rows, block_rows) <= INT32_MAX;
 }
 
 // Rows that a warp or a part of one holds: as many packs a lane as there are registers for, so that what lanes do
@@ -145,8 +154,9 @@ inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) 
   constexpr struct {
     int packs, lanes, a_lane;
   } kHalf[] = {{32, 4, 8}, {64, 8, 8}, {128, 16, 8}, {192, 16, 16}, {256, 32, 8}, {512, 32, 16}},
-    kOther[] = {{32, 8, 4}, {112, 8, 16}, {192, 16, 16}, {512, 32, 16}};
-  if (!shape.held) return false;
+    kOther[] = {{32, 8, 4}, {112, 8, 16}, {192, 16, 16}, {512, 32, 16}},
+    kBackward[] = {{32, 8, 4}, {64, 16, 4}, {128, 32, 4}, {256, 32, 8}};
+  if (!shape.held || (shape.backward && !shape.aligned)) return false;
   const auto find = [&](const auto& table) {
     for (const auto& entry : table) {
       if (shape.packs() <= entry.packs && (entry.lanes == 32 || !is_small(shape, device))) {
@@ -156,7 +166,7 @@ inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) 
     }
     return false;
   };
-  return shape.is_half() ? find(kHalf) : find(kOther);
+  return shape.backward ? find(kBackward) : shape.is_half() ? find(kHalf) : find(kOther);
 }
 
 inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {
@@ -164,11 +174,22 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
   // In registers alone, with `least` threads at the least.
   const auto in_registers = [&](int a_thread, int cluster, int64_t least = 32) {
+    const int most = shape.backward ? kPairThreads : resident_threads(a_thread);
     const int64_t threads = std::max(ceil_div(packs, static_cast<int64_t>(a_thread) * cluster * 32) * 32, least);
     plan = {static_cast<int>(threads), a_thread, cluster, 0};
-    return threads <= resident_threads(a_thread);
+    return threads <= most;
   };
   const auto fits = [&] { return shape.rows * plan.cluster <= INT32_MAX; };
+  if (shape.backward) {
+    if (!shape.aligned) return false;
+    for (int cluster : {1, 2, 3, 4, 8}) {
+      if (cluster > device.max_cluster) return false;
+      // Few rows: as many blocks as there are multiprocessors for, and a warp of each at the least.
+      const bool room = shape.rows * cluster * 2 <= device.multiprocessors && packs > cluster * 1024;
+      if (in_registers(pair_packs(cluster), cluster) && !(room && cluster < device.max_cluster)) return fits();
+    }
+    return false;
+  }
   if (is_few(shape, device)) {
     // How long a row takes is what counts. A block of four warps has enough to hold in 16 packs a thread before a
     // second one repays the cluster's barriers (16 x 16384 float32: 4.7 us in two blocks of 128, 5.3 in two of 256, 4.9
@@ -220,7 +241,7 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
 
 // Rows that the device holds all at once, each spread over its share of the multiprocessors.
 inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan) {
-  if (!shape.held || shape.rows == 0 || shape.rows > device.multiprocessors) return false;
+  if (!shape.held || shape.backward || shape.rows == 0 || shape.rows > device.multiprocessors) return false;
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
   // A row's blocks wait for each other: four packs a thread repay that.
   const auto take = [&](int a_thread, int most_shared) {
@@ -241,12 +262,13 @@ inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan
 // 0.71 at 24). Of rows longer than two fifths only the end is still there (2^24 float32: 0.69, and 0.66 from the
 // front).
 inline bool plan_relay(const Shape& shape, const Device& device, RelayPlan& plan) {
-  if (!shape.held || shape.rows == 0) return false;
-  const int64_t chunks = std::max<int64_t>(ceil_div(shape.packs(), kRelayThreads * kRelayPacks), 1);
+  if (!shape.held || shape.rows == 0 || (shape.backward && !shape.aligned)) return false;
+  const int64_t chunks = std::max<int64_t>(ceil_div(shape.packs(), kRelayThreads * relay_packs(shape.backward)), 1);
   if (shape.rows > INT32_MAX / (2 * (chunks + 1))) return false;
-  const int64_t rows = device.l2_bytes * 2 / 7 / std::max<int64_t>(shape.row_bytes(), 1);
+  const int64_t row_bytes = shape.row_bytes() * (shape.backward ? 2 : 1);  // that are read
+  const int64_t rows = device.l2_bytes * 2 / 7 / std::max<int64_t>(row_bytes, 1);
   plan = {static_cast<int>(chunks), static_cast<int>(std::clamp<int64_t>(rows, 1, shape.rows)),
-          shape.row_bytes() > device.l2_bytes * 2 / 5};
+          row_bytes > device.l2_bytes * 2 / 5};
   return true;
 }
 
@@ -267,6 +289,7 @@ inline TwoPassPlan plan_two_pass(const Shape& shape, const Device& device) {
 
 // Up to how many bytes of a row the tile kernel is the better one, where the warp kernel can take it as well.
 inline int64_t longest_tile_row(const Shape& shape) {
+  if (shape.backward) return 256;
   switch (element_size(shape.dtype)) {
     case 2:
       return 350;

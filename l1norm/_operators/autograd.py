@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from l1norm._library import _C
 from l1norm._operators.reference import MEAN, reference
 from l1norm._operators.vmap import backward_vmap_rule, vmap_rule
 
-_BACKWARD_DEVICES = frozenset({"cpu", "meta"})
+_BACKWARD_DEVICES = frozenset({"cpu", "cuda", "meta"} if _C.build_info()["cuda"] else {"cpu", "meta"})
 
 
 def has_backward_kernel(input: Tensor) -> bool:

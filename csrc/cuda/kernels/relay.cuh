@@ -1,7 +1,7 @@
 // The relay kernel, instantiated for one dtype by each relay_*.cu.
 #pragma once
 
-#include "../held.cuh"
+#include "../gradient.cuh"
 #include "../launch.h"
 #include "../reduce.cuh"
 #include "relay.h"
@@ -48,35 +48,37 @@ __device__ __forceinline__ Task task_of(unsigned block, const Order& o) {
   return {Job::kDivide, row, o.turns_back ? o.chunks - 1 - slot : slot};
 }
 
-template <typename T, Access kAccess>
-struct Chunk : Held<T, kRelayPacks, 1, true, kRelayThreads, kAccess> {
-  using Base = Held<T, kRelayPacks, 1, true, kRelayThreads, kAccess>;
+// The task's chunk.
+template <typename Row>
+__device__ __forceinline__ Row chunk_of(const Call& c, const Task& task, unsigned chunks) {
+  const Offsets o = c.geometry.rows.at(task.row);
+  const auto* x = static_cast<const typename Row::Element*>(c.input) + o.input;
+  const Part part = part_of_row(x, c.geometry.row.count, kRelayThreads * Row::kHeld, task.chunk, chunks);
+  const int thread = static_cast<int>(threadIdx.x);
+  return Row(c, o, part.begin, static_cast<int>(part.end - part.begin), kLineBytes, thread, kRelayThreads, thread,
+             thread);
+}
 
-  static __device__ __forceinline__ Chunk of(const Call& c, const Task& task, unsigned chunks) {
-    const Offsets o = c.geometry.rows.at(task.row);
-    const T* x = static_cast<const T*>(c.input) + o.input;
-    const Part part = part_of_row(x, c.geometry.row.count, kRelayThreads * kRelayPacks, task.chunk, chunks);
-    return Chunk(x + part.begin, static_cast<T*>(c.output) + o.output + part.begin,
-                 static_cast<int>(part.end - part.begin));
-  }
-
- private:
-  __device__ __forceinline__ Chunk(const T* x, T* y, int length)
-      : Base(x, y, length, kLineBytes, static_cast<int>(threadIdx.x), kRelayThreads, static_cast<int>(threadIdx.x),
-             static_cast<int>(threadIdx.x)) {}
-};
-
-template <typename T>
+template <typename T, bool kBackward>
 __global__ void __launch_bounds__(kRelayThreads)
     kernel(const __grid_constant__ Call c, const __grid_constant__ Board board, const __grid_constant__ Order order) {
+  using First = RowOf<T, kBackward, kRelayPacks<kBackward>, 1, true, kRelayThreads, Access::kFirst>;
+  using Last = RowOf<T, kBackward, kRelayPacks<kBackward>, 1, true, kRelayThreads, Access::kLast>;
   __shared__ BlockSumStorage storage;
   const Task task = task_of(blockIdx.x, order);
   double2* const parts = board.parts + static_cast<size_t>(task.row) * order.chunks;
   if (task.job == Job::kDivide) {
-    const auto chunk = Chunk<T, Access::kLast>::of(c, task, order.chunks);
-    chunk.divide(await(board.totals + task.row), c);
+    const auto chunk = chunk_of<Last>(c, task, order.chunks);
+    if constexpr (kBackward) {
+      __shared__ GradientScale scale;
+      if (threadIdx.x == 0) scale = load_gradient_scale<T>(c, c.geometry.rows.at(task.row).denominator);
+      __syncthreads();
+      chunk.finish(await(board.totals + task.row), scale);
+    } else {
+      chunk.finish(await(board.totals + task.row), c);
+    }
   } else if (task.job == Job::kSum) {
-    const Sum sum = block_sum(Chunk<T, Access::kFirst>::of(c, task, order.chunks).tally().sum(), storage);
+    const Sum sum = block_sum(chunk_of<First>(c, task, order.chunks).sum(c), storage);
     if (threadIdx.x == 0) publish(parts + task.chunk, sum);
   } else if (task.job == Job::kTotal) {
     Sum mine;
@@ -84,13 +86,14 @@ __global__ void __launch_bounds__(kRelayThreads)
     const Sum total = block_sum(mine, storage);
     if (threadIdx.x != 0) return;
     publish(board.totals + task.row, total);
-    if (c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(task.row).denominator, total);
+    if (!kBackward && c.denominator != nullptr)
+      write_denominator<T>(c, c.geometry.rows.at(task.row).denominator, total);
   }
 }
 
-template <typename T>
+template <typename T, bool kBackward>
 cudaError_t launch(const Call& c, const RelayPlan& plan, void* scratch, cudaStream_t stream) {
-  const auto function = kernel<T>;
+  const auto function = kernel<T, kBackward>;
   static Prepared prepared;
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), 0);
   if (error != cudaSuccess) return error;
@@ -108,7 +111,9 @@ cudaError_t launch(const Call& c, const RelayPlan& plan, void* scratch, cudaStre
 
 template <DType D>
 cudaError_t relay(const Call& call, const RelayPlan& plan, void* scratch, cudaStream_t stream) {
-  return relay_kernel::launch<typename ElementOf<D>::type>(call, plan, scratch, stream);
+  using T = typename ElementOf<D>::type;
+  return call.grad == nullptr ? relay_kernel::launch<T, false>(call, plan, scratch, stream)
+                              : relay_kernel::launch<T, true>(call, plan, scratch, stream);
 }
 
 }  // namespace l1norm::cuda

@@ -45,8 +45,7 @@ __global__ void __launch_bounds__(kResidentThreads<kPacks>)
   const T* x = static_cast<const T*>(c.input) + o.input;
   const Part part = part_of_row(x, c.geometry.row.count, s.slice, rank, s.blocks_a_row);
   const int thread = static_cast<int>(threadIdx.x);
-  const Held<T, kPacks, 1, !kShared> held(x + part.begin, static_cast<T*>(c.output) + o.output + part.begin,
-                                          static_cast<int>(part.end - part.begin), kLineBytes, thread,
+  const Held<T, kPacks, 1, !kShared> held(c, o, part.begin, static_cast<int>(part.end - part.begin), kLineBytes, thread,
                                           static_cast<int>(blockDim.x), thread, thread);
   normalize_held<T, kPacks, kShared>(c, held, shared_packs, places,
                                      c.denominator != nullptr && rank == 0 ? o.denominator : -1,

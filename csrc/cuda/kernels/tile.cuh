@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../bulk.cuh"
-#include "../held.cuh"
+#include "../gradient.cuh"
 #include "../launch.h"
 #include "tile.h"
 
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kTileKernelThreads, sizeof(T) == 8 ? 5 : 6)
   const int bytes = rows * length * static_cast<int>(sizeof(T));
   unsigned char* tile = tiles + warp * tile_bytes;
   const WarpCopy copy(&barriers[warp]);
-  copy.load(tile, static_cast<const T*>(c.input) + first * length, bytes);
+  copy.wait(copy.load(tile, static_cast<const T*>(c.input) + first * length, bytes));
   using Row = TileRow<T, kUnitBytes>;
   for (int r = lane; r < rows; r += 32) {
     const Row row(tile, r, length, lane);
@@ -224,19 +224,77 @@ __global__ void __launch_bounds__(kTileKernelThreads, sizeof(T) == 8 ? 5 : 6)
   copy.store(static_cast<T*>(c.output) + first * length, tile, bytes);
 }
 
-template <typename T, int kUnitBytes, int kLength>
+// The gradients of a row, in place of those of its result.
+template <typename T, typename Row>
+__device__ __forceinline__ void differentiate(const Row& x, const Row& g, const Call& c, int64_t index) {
+  constexpr int kBatch = kLargeBatch<T, Row::kUnit> / 2;
+  const GradientScale scale = load_gradient_scale<T>(c, c.geometry.rows.at(index).denominator);
+  const double by = dot_scale<Wide<T>>(scale.m, c.count);
+  typename Row::RowUnit values[kBatch], grads[kBatch];
+  DotTally<T> tally;
+  if constexpr (Row::kSingle) tally.template add<1>(g.single(), x.single(), by);
+  for (int k = 0; k < x.count(); k += kBatch) {
+    Batch<Row>::load(x, k, values);
+    Batch<Row>::load(g, k, grads);
+    tally.template add<kBatch>(grads, values, by);
+  }
+  const Gradient d = make_gradient<Wide<T>>(tally.total, scale);
+  if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
+  for (int k = 0; k < x.count(); k += kBatch) {
+    Batch<Row>::load(x, k, values);
+    Batch<Row>::load(g, k, grads);
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (j == 0 || k + j < x.count()) g.store(k + j, input_gradients(grads[j], values[j], d));
+    }
+  }
+}
+
+// A warp a tile of rows, and one of their results' gradients behind it.
+template <typename T, int kUnitBytes>
+__global__ void __launch_bounds__(kTileKernelThreads, 5)
+    backward_kernel(const __grid_constant__ Call c, const int tile_rows, const int tile_bytes) {
+  extern __shared__ __align__(128) unsigned char tiles[];
+  __shared__ uint64_t barriers[2 * kTileKernelThreads / 32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int length = static_cast<int>(c.geometry.row.count);
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kTileKernelThreads / 32) + warp) * tile_rows;
+  if (first >= c.geometry.rows.count) return;
+  const int rows = static_cast<int>(min(static_cast<int64_t>(tile_rows), c.geometry.rows.count - first));
+  const int bytes = rows * length * static_cast<int>(sizeof(T));
+  unsigned char *x = tiles + 2 * warp * tile_bytes, *g = x + tile_bytes;
+  const WarpCopy copy_x(&barriers[2 * warp]), copy_g(&barriers[2 * warp + 1]);
+  const int whole_x = copy_x.load(x, static_cast<const T*>(c.input) + first * length, bytes);
+  const int whole_g = copy_g.load(g, static_cast<const T*>(c.grad) + first * length, bytes);
+  copy_x.wait(whole_x);
+  copy_g.wait(whole_g);
+  using Row = TileRow<T, kUnitBytes>;
+  for (int r = lane; r < rows; r += 32) {
+    differentiate<T>(Row(x, r, length, lane), Row(g, r, length, lane), c, first + r);
+  }
+  copy_g.store(static_cast<T*>(c.output) + first * length, g, bytes);
+}
+
+// kLength: 0 for any, as it is in backward.
+template <typename T, bool kBackward, int kUnitBytes, int kLength>
 cudaError_t launch(const Call& c, const TilePlan& plan, cudaStream_t stream) {
   constexpr int kWarps = kTileKernelThreads / 32;
-  const auto function = kernel<T, kUnitBytes, kLength>;
+  const auto function = [] {
+    if constexpr (kBackward) {
+      return backward_kernel<T, kUnitBytes>;
+    } else {
+      return kernel<T, kUnitBytes, kLength>;
+    }
+  }();
   const int tile_bytes =
       (plan.rows * static_cast<int>(c.geometry.row.count) * static_cast<int>(sizeof(T)) + 127) / 128 * 128;
+  const int shared_bytes = kWarps * (kBackward ? 2 : 1) * tile_bytes;
   static Prepared prepared;
-  const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), kWarps * tile_bytes);
+  const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
   const int64_t rows_a_block = static_cast<int64_t>(plan.rows) * kWarps;
   const int64_t blocks = (c.geometry.rows.count + rows_a_block - 1) / rows_a_block;
-  function<<<static_cast<unsigned>(blocks), kTileKernelThreads, kWarps * tile_bytes, stream>>>(c, plan.rows,
-                                                                                               tile_bytes);
+  function<<<static_cast<unsigned>(blocks), kTileKernelThreads, shared_bytes, stream>>>(c, plan.rows, tile_bytes);
   return cudaGetLastError();
 }
 
@@ -252,10 +310,22 @@ cudaError_t launch_known(const Call& c, const TilePlan& plan, cudaStream_t strea
                          std::integer_sequence<int, kLess...>) {
   cudaError_t error = cudaErrorInvalidValue;
   ((c.geometry.row.count == kLess + 1
-        ? static_cast<void>(error = launch<T, unit_bytes<T>(kLess + 1), kLess + 1>(c, plan, stream))
+        ? static_cast<void>(error = launch<T, false, unit_bytes<T>(kLess + 1), kLess + 1>(c, plan, stream))
         : static_cast<void>(0)),
    ...);
   return error;
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch_any(const Call& c, const TilePlan& plan, cudaStream_t stream) {
+  const int unit = unit_bytes<T>(c.geometry.row.count);
+  if (unit == 16) return launch<T, kBackward, 16, 0>(c, plan, stream);
+  if (unit == 8) return launch<T, kBackward, 8, 0>(c, plan, stream);
+  if constexpr (sizeof(T) <= 4) {
+    if (unit == 4) return launch<T, kBackward, 4, 0>(c, plan, stream);
+  }
+  if constexpr (sizeof(T) == 2) return launch<T, kBackward, 2, 0>(c, plan, stream);
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace tile_kernel
@@ -264,17 +334,11 @@ template <DType D>
 cudaError_t tile(const Call& call, const TilePlan& plan, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
   using namespace tile_kernel;
+  if (call.grad != nullptr) return launch_any<T, true>(call, plan, stream);
   if (call.geometry.row.count <= kKnownLengths) {
     return launch_known<T>(call, plan, stream, std::make_integer_sequence<int, kKnownLengths>{});
   }
-  const int unit = unit_bytes<T>(call.geometry.row.count);
-  if (unit == 16) return launch<T, 16, 0>(call, plan, stream);
-  if (unit == 8) return launch<T, 8, 0>(call, plan, stream);
-  if constexpr (sizeof(T) <= 4) {
-    if (unit == 4) return launch<T, 4, 0>(call, plan, stream);
-  }
-  if constexpr (sizeof(T) == 2) return launch<T, 2, 0>(call, plan, stream);
-  return cudaErrorInvalidValue;
+  return launch_any<T, false>(call, plan, stream);
 }
 
 }  // namespace l1norm::cuda

@@ -1,7 +1,7 @@
 // The two-pass kernel, instantiated for one result type by each two_pass_*.cu.
 #pragma once
 
-#include "../held.cuh"
+#include "../gradient.cuh"
 #include "../reduce.cuh"
 #include "two_pass.h"
 
@@ -219,11 +219,60 @@ cudaError_t launch(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) 
   return cudaGetLastError();
 }
 
+// The gradient of rows that lie anyhow.
+template <typename T, bool kUnitStride>
+__global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __grid_constant__ Call c) {
+  __shared__ BlockSumStorage sums;
+  __shared__ Gradient shared;
+  const Walk& walk = c.geometry.row;
+  const auto at = [&](int64_t i) {
+    if constexpr (kUnitStride) {
+      return Offsets{i, i, i, 0};
+    } else {
+      return walk.at(i);
+    }
+  };
+  for (int64_t r = blockIdx.x; r < c.geometry.rows.count; r += gridDim.x) {
+    const Offsets o = c.geometry.rows.at(r);
+    const T* x = static_cast<const T*>(c.input) + o.input;
+    const T* g = static_cast<const T*>(c.grad) + o.grad;
+    T* y = static_cast<T*>(c.output) + o.output;
+    const GradientScale scale = load_gradient_scale<T>(c, o.denominator);
+    const double by = dot_scale<Wide<T>>(scale.m, c.count);
+    DotTally<T> tally;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
+      const Offsets p = at(i);
+      const Pack<T, 1> value{{x[p.input]}}, grad{{g[p.grad]}};
+      tally.template add<1>(&grad, &value, by);
+    }
+    const Sum dot = block_sum(tally.total, sums);
+    if (threadIdx.x == 0) shared = make_gradient<Wide<T>>(dot, scale);
+    __syncthreads();
+    const Gradient d = shared;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
+      const Offsets p = at(i);
+      const Pack<T, 1> value{{x[p.input]}}, grad{{g[p.grad]}};
+      y[p.output] = input_gradients(grad, value, d)[0];
+    }
+    __syncthreads();  // before the next row's gradient takes this one's place
+  }
+}
+
+template <typename T>
+cudaError_t launch_backward(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) {
+  const auto function = c.geometry.unit_stride() ? backward_kernel<T, true> : backward_kernel<T, false>;
+  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<T>), 0, stream>>>(c);
+  return cudaGetLastError();
+}
+
 }  // namespace two_pass_kernel
 
 template <DType T>
 cudaError_t two_pass(const Call& call, const TwoPassPlan& plan, cudaStream_t stream) {
   using Element = typename ElementOf<T>::type;
+  if (call.grad != nullptr) return two_pass_kernel::launch_backward<Element>(call, plan, stream);
   switch (call.input_dtype) {
     case DType::kHalf:
       return two_pass_kernel::launch<__half, Element>(call, plan, stream);

@@ -1,0 +1,121 @@
+"""Each CUDA kernel of the gradient on every shape that it takes, held to the CPU's bits."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from exact import assert_same_bits
+from samples import DTYPES, make_rows
+
+from l1norm import _C
+
+KERNELS = ["", "tile", "warp", "resident", "relay", "two_pass"]
+
+# Both sides of the lengths at which a unit, a lane's packs, a block or a cluster change.
+SHORT = [*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513]
+LONG = [1023, 1025, 2049, 4095, 4097, 9001, 21_504, 21_509, 46_079, 46_085, 65_535, 69_121, 92_165, 131_071, 184_325,
+        300_007, 450_001, 1_300_001]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def the_plan_chooses() -> Iterator[None]:
+    yield
+    _C.set_kernel("")
+
+
+def gradient(g, x, m, **arguments):
+    return torch.ops.l1norm.l1_norm_backward(g, x, m, **arguments)
+
+
+def assert_kernels_give_the_cpu_bits(g, x, cuda, **arguments):
+    m = torch.ops.l1norm.l1_norm_with_denominator(x, **arguments)[1]
+    h = torch.linspace(-1, 1, m.numel(), dtype=m.dtype).view(m.shape)
+    expected = gradient(g, x, m, **arguments)
+    with_h = gradient(g, x, m, grad_denominator=h, **arguments)
+    there = [t.to(cuda) for t in (g, x, m)]
+    for name in KERNELS:
+        _C.set_kernel(name)
+        assert_same_bits(gradient(*there, **arguments), expected)
+        assert_same_bits(gradient(*there, grad_denominator=h.to(cuda), **arguments), with_h)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", SHORT + LONG)
+def test_every_kernel_gives_the_cpu_bits(length, dtype, cuda):
+    for rows in (37, 701) if length < 1000 else (5,):
+        x, g = (make_rows("randn", rows, length, dtype=dtype, seed=seed) for seed in (1, 2))
+        x[rows // 2, length // 2] = 0
+        assert_kernels_give_the_cpu_bits(g, x, cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [3, 8, 100, 300, 4096, 30_000, 70_001, 600_000])
+def test_rows_that_are_clamped_or_not_finite(length, dtype, cuda):
+    x, g = (make_rows("randn", 12, length, dtype=dtype, seed=seed) for seed in (3, 4))
+    x[0] = 0
+    x[1, -1] = torch.inf
+    x[2, 0] = torch.nan
+    g[3, length // 2] = torch.inf
+    g[4, 0] = torch.nan
+    x[5] = torch.finfo(dtype).max
+    x[6] = torch.finfo(dtype).tiny
+    x[7] *= 1e-3
+    g[8] = 0
+    for eps in (0.0, 0.5):
+        assert_kernels_give_the_cpu_bits(g, x, cuda, eps=eps)
+        assert_kernels_give_the_cpu_bits(g, x, cuda, eps=eps, reduction=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [7, 100, 1000, 20_001, 70_001])
+def test_every_kernel_at_every_alignment(length, dtype, cuda):
+    rows = 40 if length < 1000 else 5
+    x, g = (make_rows("randn", rows, length, dtype=dtype, seed=seed) for seed in (5, 6))
+    m = torch.ops.l1norm.l1_norm_with_denominator(x)[1]
+    expected = gradient(g, x, m)
+    base = torch.empty(2, rows * length + 32, dtype=dtype, device=cuda)
+    for at_x, at_g in ((0, 0), (1, 1), (3, 0), (0, 5), (8, 16), (17, 8)):
+        there_x, there_g = (
+            b[at : at + rows * length].view(rows, length) for b, at in zip(base, (at_x, at_g), strict=True)
+        )
+        there_x.copy_(x)
+        there_g.copy_(g)
+        for name in KERNELS:
+            _C.set_kernel(name)
+            assert_same_bits(gradient(there_g, there_x, m.to(cuda)), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_any_strides(dtype, cuda):
+    x = make_rows("randn", 24, 35 * 66, dtype=dtype).view(24, 35, 66)
+    g = make_rows("randn", 24, 35 * 66, dtype=dtype, seed=1).view(24, 35, 66)
+    for dim in ([0], [1], [2], [0, 2], []):
+        m = torch.ops.l1norm.l1_norm_with_denominator(x, dim)[1]
+        for grad in (g, g.transpose(0, 1).contiguous().transpose(0, 1), g[:1, :, :1].expand_as(x)):
+            expected = gradient(grad, x, m, dim)
+            there = grad.to(cuda) if grad.stride(0) else grad[:1, :, :1].to(cuda).expand_as(x)
+            for name in KERNELS:
+                _C.set_kernel(name)
+                assert_same_bits(gradient(there, x.to(cuda), m.to(cuda), dim), expected)
+
+
+@pytest.mark.parametrize("kernel", ["resident", "relay"])
+def test_repeated_and_captured_calls_give_the_same_bits(kernel, cuda):
+    shape = {"resident": (40, 65_535), "relay": (12, 900_001)}[kernel]
+    x, g = (make_rows("randn", *shape, seed=seed).to(cuda) for seed in (7, 8))
+    m = torch.ops.l1norm.l1_norm_with_denominator(x)[1]
+    _C.set_kernel(kernel)
+    expected = gradient(g, x, m)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        gradient(g, x, m)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradient(g, x, m)
+    for _ in range(10):
+        assert torch.equal(gradient(g, x, m), expected)
+        captured.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(captured, expected)
