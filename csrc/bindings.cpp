@@ -38,9 +38,9 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
-                    int64_t l2_bytes, int max_cluster) {
+                    int64_t l2_bytes, int max_cluster, bool backward) {
   using namespace l1norm::cuda;
-  const Plan p = make_plan({rows, length, static_cast<l1norm::DType>(dtype), held, dense, aligned},
+  const Plan p = make_plan({rows, length, static_cast<l1norm::DType>(dtype), held, dense, aligned, backward},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster},
                            wanted_kernel);
@@ -122,9 +122,10 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
         pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
         pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
+        pybind11::arg("backward") = false,
         "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
         "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
-        "input and output start at the same elements.");
+        "input and output, and of its gradient in backward, start at the same elements.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay' or 'two_pass' where it can take "
         "them; '' lets "

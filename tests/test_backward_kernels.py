@@ -23,8 +23,7 @@ def the_plan_chooses() -> Iterator[None]:
     _C.set_kernel("")
 
 
-def gradient(g, x, m, **arguments):
-    return torch.ops.l1norm.l1_norm_backward(g, x, m, **arguments)
+gradient = torch.ops.l1norm.l1_norm_backward
 
 
 def assert_kernels_give_the_cpu_bits(g, x, cuda, **arguments):

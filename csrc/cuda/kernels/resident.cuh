@@ -17,10 +17,14 @@ constexpr bool kHasClusters = false;
 constexpr bool kHasClusters = true;
 #endif
 
+// Threads that registers must do for. Architectures before 9.0 would spill in backward.
+template <bool kBackward, int kPacks>
+constexpr int kBound = kBackward && !kHasClusters ? 512 : kResidentThreads<kPacks>;
+
 // kCluster blocks hold one row, kPacks packs a thread in registers and, with kShared, shared_packs in shared memory;
 // blockIdx.x / kCluster is the row.
 template <typename T, bool kBackward, int kPacks, int kCluster, bool kShared>
-__global__ void __launch_bounds__(kBackward ? kPairThreads : kResidentThreads<kPacks>)
+__global__ void __launch_bounds__(kBound<kBackward, kPacks>)
     kernel(const __grid_constant__ Call c, const int shared_packs) {
   if constexpr (kCluster == 1 || kHasClusters) {
     __shared__ ClusterSumStorage<kCluster, kResidentThreads<kPacks> / 32> sums;
@@ -100,8 +104,8 @@ cudaError_t resident(const Call& call, const ResidentPlan& plan, cudaStream_t st
   if constexpr (sizeof(T) == 2) each(kForward, Int<8>{}, kNone, Int<1>{});
   each(kForward, Int<16>{}, kNone, Int<1>{}, Int<2>{}, Int<4>{}, Int<8>{});
   each(kForward, Int<kPacksBesideShared>{}, kShared, Int<1>{}, Int<2>{}, Int<3>{}, Int<4>{}, Int<8>{});
-  each(kBackward, Int<pair_packs(1)>{}, kNone, Int<1>{});
-  each(kBackward, Int<pair_packs(2)>{}, kNone, Int<2>{}, Int<3>{}, Int<4>{}, Int<8>{});
+  each(kBackward, Int<kFewPairPacks>{}, kNone, Int<1>{});
+  each(kBackward, Int<kPairPacks>{}, kNone, Int<1>{}, Int<2>{}, Int<3>{}, Int<4>{}, Int<6>{}, Int<8>{});
   return error;
 }
 
