@@ -56,8 +56,10 @@ def lengths(size: int) -> list[int]:
     return [*range(1, 1040 // size), *near, 1 << 22, (1 << 28) - 1, 1 << 33]
 
 
-def make_plan(name: str, rows: int, length: int, dtype=torch.float32, held=True, dense=True, aligned=True) -> dict:
-    return _C.plan(rows, length, NUMBER[dtype], held, dense, aligned, **GPUS[name])
+def make_plan(
+    name: str, rows: int, length: int, dtype=torch.float32, held=True, dense=True, aligned=True, backward=False
+) -> dict:
+    return _C.plan(rows, length, NUMBER[dtype], held, dense, aligned, **GPUS[name], backward=backward)
 
 
 @pytest.fixture
@@ -416,3 +418,57 @@ def test_two_pass_rows_in_flight_fit_the_l2_cache(name):
         plan = make_plan(name, 1 << 20, length, held=False)
         one_each = plan["blocks"] == GPUS[name]["multiprocessors"]
         assert one_each or plan["blocks"] * length * 4 <= GPUS[name]["l2_bytes"]
+
+
+def check_backward(plan: dict, rows: int, length: int, size: int, device: dict) -> None:
+    packs, kernel = length * size // 16, plan["kernel"]
+    if kernel == "tile":
+        a_warp = ceil_div(plan["rows_a_warp"] * length * size, 128) * 128
+        assert plan["rows_a_warp"] % 32 == 0
+        assert 0 < 2 * 4 * a_warp <= device["shared_bytes"] - 2 * STATIC["tile"]
+    elif kernel == "warp":
+        assert (plan["lanes"], plan["packs"]) in {(8, 4), (16, 4), (32, 4), (32, 8)}
+        assert plan["lanes"] * plan["packs"] >= packs
+    elif kernel == "resident":
+        threads, held, cluster = plan["threads"], plan["packs"], plan["cluster"]
+        assert plan["shared_packs"] == 0
+        assert (held, cluster) in {(8, 1), *((11, c) for c in (1, 2, 3, 4, 6, 8))}
+        assert threads * held * cluster >= packs
+        assert threads % 32 == 0
+        assert 32 <= threads <= (256 if held == 8 else 384 if size == 8 else 512)
+        assert 1 <= cluster <= device["max_cluster"]
+    elif kernel == "relay":
+        assert plan["chunks"] == max(ceil_div(packs, 512 * 8), 1)
+        assert plan["lag"] == 1 or plan["lag"] * 2 * length * size <= device["l2_bytes"] * 2 // 7
+        assert 1 <= plan["lag"] <= rows
+        assert plan["turns_back"] == (2 * length * size > device["l2_bytes"] * 2 // 5)
+    else:
+        assert kernel == "two_pass"
+    assert 1 <= blocks_of(plan, rows) < 1 << 31
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gradients_plan_can_be_launched_and_holds_both_rows(name, dtype):
+    size = dtype.itemsize
+    edges = [18, 2816, 3584, 3872, 5632, 7744, 8448, 11_264, 11_616, 16_896, 22_528, 23_232, 33_792, 45_056]
+    for rows in ROWS:
+        for length in [*lengths(size), *(packs * 16 // size + k for packs in edges for k in (0, 1, 16 // size))]:
+            for dense, aligned in ((True, True), (False, True), (True, False), (False, False)):
+                plan = make_plan(name, rows, length, dtype, True, dense, aligned, True)
+                try:
+                    check_backward(plan, rows, length, size, GPUS[name])
+                    assert dense or plan["kernel"] != "tile"
+                    assert aligned or plan["kernel"] in ("tile", "two_pass")
+                except AssertionError as error:
+                    raise AssertionError(f"{rows} x {length}, dense {dense}, aligned {aligned}: {plan}") from error
+        assert make_plan(name, rows, 4096, dtype, held=False, backward=True)["kernel"] == "two_pass"
+
+
+def test_the_gradients_plan_for_the_headline():
+    held = {"kernel": "resident", "packs": 11, "shared_packs": 0}
+    for name in ("H100", "H200", "B200", "RTX 5090"):
+        assert make_plan(name, 32_768, 65_535, backward=True) == held | {"threads": 512, "cluster": 3}
+        in_six = make_plan(name, 32_768, 131_070, torch.bfloat16, backward=True)
+        assert in_six == held | {"threads": 256, "cluster": 6}
+    assert make_plan("A100", 32_768, 65_535, backward=True)["kernel"] == "relay"

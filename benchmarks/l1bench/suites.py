@@ -118,6 +118,11 @@ _LONG = {
     (8192, 131071): _QUICK, (4096, 262143): _NONE, (2386, 450001): _NONE, (512, 1 << 20): _GPU,
     (64, (1 << 24) - 1): _NONE, (4, (1 << 28) - 1): _NONE, (1, 1 << 30): _BOTH,
 }  # fmt: skip
+_BACKWARD_LENGTHS = {
+    3: _NONE, 16: _NONE, 64: _NONE, 127: _NONE, 512: _NONE, 1024: _NONE, 2048: _NONE, 4096: _BOTH, 8191: _NONE,
+    16384: _NONE, 24577: _NONE, 32767: _NONE, 131071: _NONE, 262143: _NONE, 450001: _NONE, 1 << 20: _NONE,
+    (1 << 24) - 1: _NONE,
+}  # fmt: skip
 _FEW = {(16, 16384): _QUICK, (1, 4096): _GPU, (128, 256): _BOTH}
 
 HEADLINE = (32768, 65535)
@@ -179,7 +184,7 @@ def _dims() -> Iterable[Case]:
 
 def _backward() -> Iterable[Case]:
     yield Case("backward", HEADLINE, direction="backward", sets=_GPU, featured=True)
-    for length, sets in ((127, _NONE), (1024, _NONE), (4096, _BOTH), (16384, _NONE), (131071, _NONE), (1 << 20, _NONE)):
+    for length, sets in _BACKWARD_LENGTHS.items():
         yield Case("backward", (_GIB_4 // length, length), direction="backward", sets=sets)
     yield Case("backward", (256, 512, 56, 56), direction="backward")
     yield Case("backward", HEADLINE, dtype="bfloat16", direction="backward")

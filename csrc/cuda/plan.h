@@ -95,6 +95,7 @@ constexpr int kPacksBesideShared = 20;
 
 // Packs a thread of a row and of its result's gradient each.
 constexpr int kPairPacks = 11;
+constexpr int pair_threads(int64_t element_size) { return element_size == 8 ? 384 : 512; }
 constexpr int kFewPairPacks = 8;
 
 // A chunk's threads and their packs: all registers of a multiprocessor.
@@ -181,7 +182,8 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
   }
   const bool few = shape.rows * 2 <= device.multiprocessors;
   // Half types have twice the arithmetic: no block that has its multiprocessor for itself, while clusters hold the row.
-  for (const int most : {shape.is_half() && device.max_cluster > 1 ? 256 : 512, 512}) {
+  const int all = pair_threads(element_size(shape.dtype));
+  for (const int most : {shape.is_half() && device.max_cluster > 1 ? 256 : all, all}) {
     for (const int cluster : {1, 2, 3, 4, 6, 8}) {
       if (cluster > device.max_cluster) break;
       const int64_t threads = ceil_div(packs, static_cast<int64_t>(kPairPacks) * cluster * 32) * 32;

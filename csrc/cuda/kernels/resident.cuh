@@ -17,14 +17,18 @@ constexpr bool kHasClusters = false;
 constexpr bool kHasClusters = true;
 #endif
 
-// Threads that registers must do for. Architectures before 9.0 would spill in backward.
-template <bool kBackward, int kPacks>
-constexpr int kBound = kBackward && !kHasClusters ? 512 : kResidentThreads<kPacks>;
+// Threads that registers must do for; backward, more would spill.
+template <typename T, bool kBackward, int kPacks>
+constexpr int bound() {
+  if (!kBackward) return kResidentThreads<kPacks>;
+  if (kPacks > kFewPairPacks) return pair_threads(sizeof(T));
+  return kHasClusters && sizeof(T) < 8 ? 640 : 512;
+}
 
 // kCluster blocks hold one row, kPacks packs a thread in registers and, with kShared, shared_packs in shared memory;
 // blockIdx.x / kCluster is the row.
 template <typename T, bool kBackward, int kPacks, int kCluster, bool kShared>
-__global__ void __launch_bounds__(kBound<kBackward, kPacks>)
+__global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
     kernel(const __grid_constant__ Call c, const int shared_packs) {
   if constexpr (kCluster == 1 || kHasClusters) {
     __shared__ ClusterSumStorage<kCluster, kResidentThreads<kPacks> / 32> sums;
