@@ -379,7 +379,8 @@ def test_a_block_of_a_few_short_rows_has_warps_enough(name):
                     continue
                 plan = make_plan(name, rows, packs * a_pack, dtype)
                 assert (plan["kernel"], plan["threads"], plan["cluster"]) == ("resident", threads, 1)
-    assert make_plan(name, 1 << 20, 4096)["threads"] == 64
+    many = [make_plan(name, 1 << 20, length)["threads"] for length in (4096, 8191, 8192, 14_336, 14_340, 16_384)]
+    assert many == [96, 160, 160, 256, 256, 256]
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)

@@ -235,7 +235,10 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   // A block of 16 packs a thread and of more than 256 threads has its multiprocessor for itself: below 352 threads too
   // much of that stays empty (0.91 at 320 threads, where two blocks with shared memory reach 0.97).
   const bool two_shared = shape.aligned && packs > 4096 && packs <= 5632;
-  if (!two_shared && in_registers(16, 1)) return fits();
+  // A few threads more than hold the row, where that leaves several blocks (8191 float32: 0.973 with 160, 0.964 with
+  // 128).
+  const int64_t least = shape.is_half() || packs > 3584 ? 32 : ceil_div(packs, 14 * 32) * 32;
+  if (!two_shared && in_registers(16, 1, least)) return fits();
   if (!shape.aligned) return false;  // the kernels below store whole packs only
   // Registers and shared memory together, the smallest cluster that holds the row: a row's blocks wait for each other,
   // which costs the less the more they hold (131071 float32: 0.95 in a cluster of 2, 0.89 in registers alone of 4).
