@@ -6,11 +6,13 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "call.h"
@@ -140,23 +142,27 @@ inline Mask reduced_dims(Sizes dim, int64_t rank) {
   return reduced;
 }
 
-inline Dims kept_sizes(const View& input, const Mask& reduced) {
-  Dims sizes(input.sizes.begin(), input.sizes.end());
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (reduced[d]) sizes[d] = 1;
+// Whether a has the sizes of input with 1 for each reduced dimension.
+inline bool has_kept_sizes(const View& a, const View& input, const Mask& reduced) {
+  if (a.rank() != input.rank()) return false;
+  for (size_t d = 0; d < input.sizes.size(); ++d) {
+    if (a.sizes[d] != (reduced[d] ? 1 : input.sizes[d])) return false;
   }
-  return sizes;
+  return true;
+}
+
+// On the device of the view.
+inline Owned empty_strided(const View& view, const int64_t* sizes, const int64_t* strides, DType dtype) {
+  AtenTensorHandle result = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(view.rank(), sizes, strides,
+                                                  boxing::to<int32_t>(boxing::from(scalar_type(dtype))),
+                                                  view.device_type, view.device_index, &result));
+  return Owned(result);
 }
 
 inline Owned empty_like(const View& view, DType dtype) {
-  if (view.contiguous) {
-    // What aten::empty_like comes to, without the dispatcher's look-up of a name: 0.4 us less, of 2.
-    AtenTensorHandle result = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(view.rank(), view.sizes.data(), view.strides.data(),
-                                                    boxing::to<int32_t>(boxing::from(scalar_type(dtype))),
-                                                    view.device_type, view.device_index, &result));
-    return Owned(result);
-  }
+  // What aten::empty_like comes to, without the dispatcher's look-up of a name: 0.4 us less, of 2.
+  if (view.contiguous) return empty_strided(view, view.sizes.data(), view.strides.data(), dtype);
   AtenTensorHandle self = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(view.tensor, &self));
   std::array<StableIValue, 6> stack{boxing::from(self),         boxing::from(OptionalScalarType(scalar_type(dtype))),
@@ -164,6 +170,33 @@ inline Owned empty_like(const View& view, DType dtype) {
                                     boxing::from(std::nullopt), boxing::from(std::nullopt)};
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::empty_like", "", stack.data(), TORCH_ABI_VERSION));
   return Owned(boxing::to<AtenTensorHandle>(stack[0]));
+}
+
+// Of what empty_like(like, dtype) gave. Where its strides are known, nothing is asked.
+inline View view_of_new(const Owned& tensor, const View& like, DType dtype) {
+  if (!like.contiguous) return View(tensor.get());
+  View view = like;
+  view.tensor = tensor.get();
+  view.dtype = dtype;
+  return view;
+}
+
+inline void* data_of(const Owned& tensor) {
+  void* p = nullptr;
+  TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(tensor.get(), &p));
+  return p;
+}
+
+// One number a row; the rank is at most 64.
+inline Owned empty_denominator(const View& input, const Mask& reduced, DType dtype) {
+  std::array<int64_t, 64> sizes, strides;
+  int64_t stride = 1;
+  for (size_t d = input.sizes.size(); d-- > 0;) {
+    sizes[d] = reduced[d] ? 1 : input.sizes[d];
+    strides[d] = stride;
+    stride *= std::max<int64_t>(sizes[d], 1);
+  }
+  return empty_strided(input, sizes.data(), strides.data(), denominator_dtype(dtype));
 }
 
 // Whether contiguous tensors of one shape and dtype share memory without being one.
@@ -194,6 +227,13 @@ inline Settings pop_settings(const StableIValue* stack) {
   return {boxing::to<int64_t>(stack[0]), boxing::to<int64_t>(stack[1]), boxing::to<double>(stack[2])};
 }
 
+// Whether the short way takes them.
+inline bool is_plain(const View& input, const Settings& s) {
+  const int64_t rank = input.rank();
+  return input.dtype && rank <= 64 && -rank <= s.dim && s.dim < rank && (s.reduction == 1 || s.reduction == 2) &&
+         s.eps >= 0.0;
+}
+
 // All of a call but its denominators. grad: null in a forward call.
 inline Call make_call(const View& input, const View* grad, const Mask& reduced, int64_t reduction, double eps,
                       const View& out, bool fresh_output) {
@@ -220,11 +260,14 @@ inline Call make_call(const View& input, const View* grad, const Mask& reduced, 
   return c;
 }
 
+inline bool is_denominator(const View& t, const View& input, const Mask& reduced, DType dtype) {
+  return t.dtype == denominator_dtype(dtype) && t.contiguous && t.same_device(input) &&
+         has_kept_sizes(t, input, reduced);
+}
+
 inline void check_denominator(const View& denominator, const View& input, const Mask& reduced, DType dtype,
                               const char* name) {
-  STD_TORCH_CHECK(denominator.dtype == denominator_dtype(dtype) && denominator.contiguous &&
-                      denominator.same_device(input) && denominator.sizes.equals(kept_sizes(input, reduced)),
-                  "l1_norm: ", name,
+  STD_TORCH_CHECK(is_denominator(denominator, input, reduced, dtype), "l1_norm: ", name,
                   " must be contiguous, float64 for a float64 result and float32 otherwise, on the device of input, "
                   "and have the sizes of input with 1 for each reduced dimension");
 }
@@ -233,21 +276,18 @@ inline void check_denominator(const View& denominator, const View& input, const 
 template <auto run>
 struct Operators {
   static void call(const View& input, const Mask& reduced, int64_t reduction, double eps, const View& out,
-                   const Tensor* denominator, bool fresh_output) {
+                   void* denominator, bool fresh_output) {
     Call c = make_call(input, nullptr, reduced, reduction, eps, out, fresh_output);
-    if (denominator != nullptr) {
-      const View d(*denominator);
-      check_denominator(d, input, reduced, c.dtype, "denominator");
-      c.denominator = d.write();
-    }
+    c.denominator = denominator;
     run(c);
   }
 
   static Tensor l1_norm(const Tensor& input, const Dims& dim, int64_t reduction, double eps, OptionalScalarType dtype) {
     const View in(input);
     const Mask reduced = reduced_dims(dim, in.rank());
-    Owned output = empty_like(in, result_dtype(in, dtype));
-    call(in, reduced, reduction, eps, View(output.get()), nullptr, true);
+    const DType result = result_dtype(in, dtype);
+    Owned output = empty_like(in, result);
+    call(in, reduced, reduction, eps, view_of_new(output, in, result), nullptr, true);
     return Tensor(output.release());
   }
 
@@ -268,18 +308,18 @@ struct Operators {
     const View in(input);
     const Mask reduced = reduced_dims(dim, in.rank());
     const DType result = result_dtype(in, dtype);
-    const Tensor output(empty_like(in, result).release());
-    const Tensor denominator =
-        torch::stable::new_empty(input, kept_sizes(in, reduced), scalar_type(denominator_dtype(result)));
-    call(in, reduced, reduction, eps, View(output), &denominator, true);
-    return {output, denominator};
+    Owned output = empty_like(in, result), denominator = empty_denominator(in, reduced, result);
+    call(in, reduced, reduction, eps, view_of_new(output, in, result), data_of(denominator), true);
+    return {Tensor(output.release()), Tensor(denominator.release())};
   }
 
   static void l1_norm_with_denominator_out(const Tensor& input, const Dims& dim, int64_t reduction, double eps,
                                            OptionalScalarType dtype, const Tensor& out, const Tensor& denominator) {
-    const View in(input), o(out);
+    const View in(input), o(out), d(denominator);
     check_out(in, dtype, o);
-    call(in, reduced_dims(dim, in.rank()), reduction, eps, o, &denominator, false);
+    const Mask reduced = reduced_dims(dim, in.rank());
+    check_denominator(d, in, reduced, *o.dtype, "denominator");
+    call(in, reduced, reduction, eps, o, d.write(), false);
   }
 
   static DType result_dtype(const View& input, OptionalScalarType dtype) {
@@ -300,11 +340,30 @@ struct Operators {
     Owned output;
     if (is_plain(in, s)) {
       output = empty_like(in, *in.dtype);
-      call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, View(output.get()), nullptr, true);
+      call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, view_of_new(output, in, *in.dtype), nullptr, true);
     } else {
       output = undefined();
     }
     stack[0] = boxing::from(output.release());
+  }
+
+  template <bool with_settings>
+  static void short_l1_norm_with_denominator(StableIValue* stack, uint64_t, uint64_t) {
+    const Owned input = pop(stack[0]);
+    const Settings s = with_settings ? pop_settings(stack + 1) : Settings{};
+    const View in(input.get());
+    Owned output, denominator;
+    if (is_plain(in, s)) {
+      const Mask reduced = reduced_dims(s.dim, in.rank());
+      output = empty_like(in, *in.dtype);
+      denominator = empty_denominator(in, reduced, *in.dtype);
+      call(in, reduced, s.reduction, s.eps, view_of_new(output, in, *in.dtype), data_of(denominator), true);
+    } else {
+      output = undefined();
+      denominator = undefined();
+    }
+    stack[0] = boxing::from(output.release());
+    stack[1] = boxing::from(denominator.release());
   }
 
   template <bool with_settings>
@@ -318,12 +377,6 @@ struct Operators {
     stack[0] = boxing::from(plain);
   }
 
-  static bool is_plain(const View& input, const Settings& s) {
-    const int64_t rank = input.rank();
-    return input.dtype && rank <= 64 && -rank <= s.dim && s.dim < rank && (s.reduction == 1 || s.reduction == 2) &&
-           s.eps >= 0.0;
-  }
-
   static void register_in(torch::stable::detail::StableLibrary& m) {
     m.impl("l1_norm", TORCH_BOX(&Operators::l1_norm));
     m.impl("l1_norm.out", TORCH_BOX(&Operators::l1_norm_out));
@@ -334,39 +387,68 @@ struct Operators {
     m.impl("_l1_norm.out", &Operators::short_l1_norm_out<false>);
     m.impl("_l1_norm.settings", &Operators::short_l1_norm<true>);
     m.impl("_l1_norm.settings_out", &Operators::short_l1_norm_out<true>);
+    m.impl("_l1_norm.with_denominator", &Operators::short_l1_norm_with_denominator<false>);
+    m.impl("_l1_norm.settings_with_denominator", &Operators::short_l1_norm_with_denominator<true>);
   }
 };
 
 // run is void(const Call&): it fills the output.
 template <auto run>
 struct BackwardOperators {
+  static Owned call(const View& input, const View& grad, const Mask& reduced, int64_t reduction, double eps,
+                    const View& denominator, const View* grad_denominator) {
+    Owned output = empty_like(input, *input.dtype);
+    Call c = make_call(input, &grad, reduced, reduction, eps, view_of_new(output, input, *input.dtype), true);
+    c.denominator = const_cast<void*>(denominator.read());
+    if (grad_denominator != nullptr) c.grad_denominator = grad_denominator->read();
+    if (c.geometry.rows.count > 0 && c.geometry.row.count > 0) run(c);
+    return output;
+  }
+
   static Tensor l1_norm_backward(const Tensor& grad_output, const Tensor& input, const Tensor& denominator,
                                  const Dims& dim, int64_t reduction, double eps,
                                  std::optional<Tensor> grad_denominator) {
     const View in(input), grad(grad_output);
     const DType dtype = checked(in.dtype, "input");
-    STD_TORCH_CHECK(grad.dtype == dtype && grad.same_device(in) && grad.sizes.equals(in.sizes),
+    STD_TORCH_CHECK(is_gradient(grad, in),
                     "l1_norm: grad_output must have the dtype and the sizes of input and be on its device");
     const Mask reduced = reduced_dims(dim, in.rank());
-    const Tensor output(empty_like(in, dtype).release());
-    Call c = make_call(in, &grad, reduced, reduction, eps, View(output), true);
     const auto one_a_row = [&](const Tensor& t, const char* name) {
       const Tensor result = t.is_contiguous() ? t : torch::stable::contiguous(t);
       check_denominator(View(result), in, reduced, dtype, name);
       return result;
     };
     const Tensor divisors = one_a_row(denominator, "denominator");
-    c.denominator = const_cast<void*>(View(divisors).read());
-    if (grad_denominator) {
-      *grad_denominator = one_a_row(*grad_denominator, "grad_denominator");
-      c.grad_denominator = View(*grad_denominator).read();
+    const View d(divisors);
+    if (!grad_denominator) return Tensor(call(in, grad, reduced, reduction, eps, d, nullptr).release());
+    const Tensor gradients = one_a_row(*grad_denominator, "grad_denominator");
+    const View h(gradients);
+    return Tensor(call(in, grad, reduced, reduction, eps, d, &h).release());
+  }
+
+  template <bool with_settings>
+  static void short_l1_norm_backward(StableIValue* stack, uint64_t, uint64_t) {
+    const Owned grad_output = pop(stack[0]), input = pop(stack[1]), denominator = pop(stack[2]);
+    const Settings s = with_settings ? pop_settings(stack + 3) : Settings{};
+    const View grad(grad_output.get()), in(input.get()), d(denominator.get());
+    Owned output;
+    if (is_plain(in, s) && is_gradient(grad, in)) {
+      const Mask reduced = reduced_dims(s.dim, in.rank());
+      if (is_denominator(d, in, reduced, *in.dtype)) {
+        output = call(in, grad, reduced, s.reduction, s.eps, d, nullptr);
+      }
     }
-    if (c.geometry.rows.count > 0 && c.geometry.row.count > 0) run(c);
-    return output;
+    stack[0] = boxing::from((output ? std::move(output) : undefined()).release());
+  }
+
+  static bool is_gradient(const View& grad, const View& input) {
+    return grad.dtype == input.dtype && grad.same_device(input) && grad.sizes.equals(input.sizes);
   }
 
   static void register_in(torch::stable::detail::StableLibrary& m) {
     m.impl("l1_norm_backward", TORCH_BOX(&BackwardOperators::l1_norm_backward));
+    m.impl("_l1_norm_backward", &BackwardOperators::short_l1_norm_backward<false>);
+    m.impl("_l1_norm_backward.settings", &BackwardOperators::short_l1_norm_backward<true>);
   }
 };
 
