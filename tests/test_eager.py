@@ -1,4 +1,4 @@
-"""The short way of eager calls: which calls go it, and that nobody who follows operators sees it."""
+"""The short way of eager calls without a gradient: which calls go it, and that nobody sees it."""
 
 import warnings
 
@@ -9,69 +9,11 @@ from samples import DTYPES, Guarded, make_rows
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from witnesses import Functions, Operators, Subclass, expected_of, went_full
 
 import l1norm
-from l1norm import _eager
 
 MEAN, SUM = 1, 2  # at::Reduction's values
-
-
-@pytest.fixture
-def short(monkeypatch):
-    """What the short way's operators answered: True where they did the work."""
-    answers = []
-
-    def recording(operator):
-        def call(*args):
-            answer = operator(*args)
-            answers.append(answer is not None and answer is not False)
-            return answer
-
-        return call
-
-    for name in ("_new", "_new_with", "_into", "_into_with"):
-        monkeypatch.setattr(_eager, name, recording(getattr(_eager, name)))
-    return answers
-
-
-def went_full(short):
-    return not any(short)
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-class Functions(TorchFunctionMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-class Subclass(torch.Tensor):
-    seen = ()
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        Subclass.seen = (*Subclass.seen, str(func))
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-def expected_of(x, *settings):
-    """By the public operator, which the short way goes past."""
-    return torch.ops.l1norm.l1_norm(x.detach(), *settings)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -135,19 +77,6 @@ def test_new_results_have_the_layout_of_empty_like(view, device, short):
     assert y.storage_offset() == 0
     assert y.data_ptr() != x.data_ptr() or x.numel() == 0
     assert short == [True]
-
-
-def test_a_gradient_goes_the_full_way(device, short):
-    x = make_rows("randn", 3, 8, device=device).requires_grad_()
-    parameter = torch.nn.Parameter(x.detach().clone())
-    for leaf in (x, parameter):
-        y = l1norm.l1_norm(leaf)
-        assert y.requires_grad
-        y.square().sum().backward()
-        assert bool(leaf.grad.abs().sum() > 0)
-    h = x * 1
-    assert l1norm.l1_norm_(h).grad_fn is not None
-    assert went_full(short)
 
 
 def test_without_grad_mode_requires_grad_is_no_obstacle(device, short):

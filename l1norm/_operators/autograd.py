@@ -64,11 +64,7 @@ class L1NormFunction(torch.autograd.Function):
             return None, None, None, None, None
         # m is this function's own output, so a second derivative goes through it as well.
         input, m = ctx.saved_tensors
-        x = input.to(ctx.dtype)
-        if grad_output is None or not has_backward_kernel(x):
-            grad = _gradient(grad_output, x, m, grad_denominator, *ctx.settings)
-        else:
-            grad = _by_operator(grad_output, x, m, grad_denominator, *ctx.settings)
+        grad = gradient(grad_output, input.to(ctx.dtype), m, grad_denominator, *ctx.settings)
         return grad.to(input.dtype), None, None, None, None
 
     @staticmethod
@@ -189,6 +185,14 @@ def _kernel(
         return torch.ops.l1norm.l1_norm_backward(  # type: ignore[no-any-return]
             grad_output, input, denominator, dim, reduction, eps, grad_denominator=grad_denominator
         )
+
+
+def gradient(
+    grad_output: Tensor | None, input: Tensor, m: Tensor, grad_denominator: Tensor | None, *settings: Any
+) -> Tensor:
+    """G, by the operator where a kernel serves; it differentiates again, by m too."""
+    how = _gradient if grad_output is None or not has_backward_kernel(input) else _by_operator
+    return how(grad_output, input, m, grad_denominator, *settings)  # type: ignore[arg-type]
 
 
 def _by_operator(
@@ -312,6 +316,15 @@ for _name, _op in (
     ("l1_norm_with_denominator.out", torch.ops.l1norm.l1_norm_with_denominator.out),
 ):
     _library.impl(_name, _writing(_op), "Autograd")
-# Its caller has seen to it that no derivative is asked for; PyTorch's own kernel here would look again, for 0.04 us.
-for _name in ("_l1_norm", "_l1_norm.out", "_l1_norm.settings", "_l1_norm.settings_out"):
+# Their caller has seen to derivatives; PyTorch's own kernel here would look again, for 0.04 us.
+for _name in (
+    "_l1_norm",
+    "_l1_norm.out",
+    "_l1_norm.settings",
+    "_l1_norm.settings_out",
+    "_l1_norm.with_denominator",
+    "_l1_norm.settings_with_denominator",
+    "_l1_norm_backward",
+    "_l1_norm_backward.settings",
+):
     _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
