@@ -52,8 +52,7 @@ def _backward(ctx: Any, grad_output: Tensor | None, settings: Settings | None = 
         or type(grad_output) is not Tensor
         or forward_ad._current_level >= 0
         or _len_torch_function_stack() > 0
-        or _is_tracing()
-    ):
+    ):  # a trace takes no constant that requires grad, which the input is
         grad: Tensor | None
         if settings is None:
             grad = _gradient(grad_output, input, m)
