@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent
 DEBUG = os.environ.get("DEBUG", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
 # CUDA kernels are built wherever an nvcc is found, unless the environment says L1NORM_CUDA=0.
 WITH_CUDA = os.environ.get("L1NORM_CUDA", "1").upper() not in ("0", "OFF", "NO", "FALSE", "N")
+# Source lines for profilers, which double the kernels' size.
+LINEINFO = os.environ.get("L1NORM_LINEINFO", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
 # The build prints every kernel's registers, stack and spills, for .ci/spills.py to read.
 PTXAS_VERBOSE = os.environ.get("L1NORM_PTXAS_VERBOSE", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
 # What is compiled for where neither TORCH_CUDA_ARCH_LIST nor a GPU says more; the last one as PTX too.
@@ -95,7 +97,7 @@ def extension():
     common += ["-O0", "-g", "-DL1NORM_DEBUG"] if DEBUG else ["-O3"]
     # No contraction: a fused multiply-add stands only where the code asks for one.
     cxx = [*common, "-Wall", "-Wextra", "-ffp-contract=off", "-fvisibility=hidden"]
-    nvcc = [*common, "-lineinfo", "-fmad=false", "-Xcompiler=-Wall,-Wextra,-fvisibility=hidden"]
+    nvcc = [*common, "-fmad=false", "-Xcompiler=-Wall,-Wextra,-fvisibility=hidden"]
     libraries, library_dirs = [], []
     if cuda_home is None:
         reason = "no nvcc found (CUDA_HOME, PATH, /usr/local/cuda)" if WITH_CUDA else "L1NORM_CUDA=0"
@@ -111,8 +113,9 @@ def extension():
             f'-DL1NORM_CUDA_VERSION="{version}"',
             f'-DL1NORM_CUDA_ARCHITECTURES="{os.environ["TORCH_CUDA_ARCH_LIST"]}"',
         ]
-        # With -lineinfo, nvcc compresses no kernel unasked, and the wheel is twice as large. The better way takes a
-        # driver of CUDA 12.4 or later, which CUDA 12's binaries need not meet.
+        if LINEINFO:
+            nvcc += ["-lineinfo"]
+        # The better way takes a driver of CUDA 12.4 or later, which CUDA 12's binaries need not meet.
         nvcc += ["--compress-mode=size"] if int(version.split(".")[0]) >= 13 else ["-Xfatbin", "-compress-all"]
         if PTXAS_VERBOSE:
             nvcc += ["-Xptxas", "-v"]
