@@ -128,12 +128,14 @@ def ulp_errors(result: np.ndarray, values: np.ndarray, divisor: Fraction, dtype:
     low = float(scaled - Fraction(high))
     errors = np.empty(len(values))
     for start in range(0, len(values), CHUNK):
-        x = np.ldexp(values[start : start + CHUNK], -shift)
-        y = result[start : start + CHUNK]
+        # Among subnormal numbers the products below would lose bits.
+        up = np.where(np.abs(result[start : start + CHUNK]) < 2.0**-600, 600, 0)
+        x = np.ldexp(values[start : start + CHUNK], up - shift)
+        y = np.ldexp(result[start : start + CHUNK], up)
         product, tail = two_product(y, high)
         residual = np.abs((product - x) + (tail + y * low)) / high
         _, exponent = np.frexp(x / high)
-        ulp = np.ldexp(1.0, np.maximum(exponent - fmt.precision, fmt.smallest))
+        ulp = np.ldexp(1.0, np.maximum(exponent - up - fmt.precision, fmt.smallest) + up)
         errors[start : start + CHUNK] = residual / ulp
     return errors
 

@@ -169,6 +169,7 @@ def test_any_float32_row(values, reduction, device):
     reduction=reductions,
 )
 @example(values=[5e-324, 0.0], reduction="mean")
+@example(values=[0.0, 0.0, 0.0, 0.0, 3.828125, 2.0**-1022], reduction="mean")
 def test_any_float64_row(values, reduction, device):
     x = torch.tensor([values], dtype=torch.float64, device=device)
     assert_exact(l1norm.l1_norm(x, reduction=reduction), x, reduction=reduction)
