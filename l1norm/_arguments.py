@@ -17,6 +17,7 @@ Dim: TypeAlias = int | Sequence[int] | None
 REDUCTIONS = {"mean": 1, "sum": 2}
 
 KERNEL_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+KERNEL_DEVICES = frozenset({"cpu", "cuda", "meta"} if _C.build_info()["cuda"] else {"cpu", "meta"})
 
 
 def _one_dim(dim: object, rank: int) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack
 
 from l1norm._arguments import (
+    KERNEL_DEVICES,
     KERNEL_DTYPES,
     Dim,
     canonical_dims,
@@ -17,12 +18,11 @@ from l1norm._arguments import (
     result_dtype,
 )
 from l1norm._eager import short_way
-from l1norm._library import _C
 from l1norm._operators.autograd import L1NormFunction
 from l1norm._operators.fake import empty_denominator
 from l1norm._operators.reference import reference
 
-_KERNEL_DEVICES = frozenset({"cpu", "cuda", "meta"} if _C.build_info()["cuda"] else {"cpu", "meta"})
+_KERNEL_DEVICES = KERNEL_DEVICES
 
 
 @overload

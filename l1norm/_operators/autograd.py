@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from l1norm._library import _C
+from l1norm._arguments import KERNEL_DEVICES
 from l1norm._operators.reference import MEAN, reference
 from l1norm._operators.vmap import backward_vmap_rule, vmap_rule
 
-_BACKWARD_DEVICES = frozenset({"cpu", "cuda", "meta"} if _C.build_info()["cuda"] else {"cpu", "meta"})
+_BACKWARD_DEVICES = KERNEL_DEVICES
 
 
 def has_backward_kernel(input: Tensor) -> bool:
@@ -83,6 +83,22 @@ class L1NormFunction(torch.autograd.Function):
         return vmap_rule(L1NormFunction.apply)(info, in_dims, input, *args)
 
 
+def _kernel(
+    grad_output: Tensor,
+    input: Tensor,
+    denominator: Tensor,
+    grad_denominator: Tensor | None,
+    dim: list[int],
+    reduction: int,
+    eps: float,
+) -> Tensor:
+    """The operator itself."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.l1norm.l1_norm_backward(  # type: ignore[no-any-return]
+            grad_output, input, denominator, dim, reduction, eps, grad_denominator=grad_denominator
+        )
+
+
 class L1NormBackwardFunction(torch.autograd.Function):
     r"""``l1_norm_backward`` with its derivatives; all arguments are positional.
 
@@ -92,18 +108,7 @@ class L1NormBackwardFunction(torch.autograd.Function):
         \bar m = \frac{2 V \sum g y - \sum v g}{m^2}, \quad \bar h = V.
     """
 
-    @staticmethod
-    def forward(
-        grad_output: Tensor,
-        input: Tensor,
-        denominator: Tensor,
-        grad_denominator: Tensor | None,
-        dim: list[int],
-        reduction: int,
-        eps: float,
-    ) -> Tensor:
-        """The operator itself."""
-        return _kernel(grad_output, input, denominator, grad_denominator, dim, reduction, eps)
+    forward = staticmethod(_kernel)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -170,21 +175,6 @@ class L1NormBackwardFunction(torch.autograd.Function):
         """One call over the whole batch."""
         tensors = (grad_output, input, denominator, grad_denominator)
         return backward_vmap_rule(L1NormBackwardFunction.apply, info, in_dims[:4], tensors, *settings)
-
-
-def _kernel(
-    grad_output: Tensor,
-    input: Tensor,
-    denominator: Tensor,
-    grad_denominator: Tensor | None,
-    dim: list[int],
-    reduction: int,
-    eps: float,
-) -> Tensor:
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.l1norm.l1_norm_backward(  # type: ignore[no-any-return]
-            grad_output, input, denominator, dim, reduction, eps, grad_denominator=grad_denominator
-        )
 
 
 def gradient(
