@@ -13,13 +13,20 @@ from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).resolve().parent
-DEBUG = os.environ.get("DEBUG", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
+
+
+def is_on(name):
+    """Whether the environment variable says yes, as torch reads its own."""
+    return os.environ.get(name, "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
+
+
+DEBUG = is_on("DEBUG")
 # CUDA kernels are built wherever an nvcc is found, unless the environment says L1NORM_CUDA=0.
 WITH_CUDA = os.environ.get("L1NORM_CUDA", "1").upper() not in ("0", "OFF", "NO", "FALSE", "N")
 # Source lines for profilers, which double the kernels' size.
-LINEINFO = os.environ.get("L1NORM_LINEINFO", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
+LINEINFO = is_on("L1NORM_LINEINFO")
 # The build prints every kernel's registers, stack and spills, for .ci/spills.py to read.
-PTXAS_VERBOSE = os.environ.get("L1NORM_PTXAS_VERBOSE", "0").upper() in ("1", "ON", "YES", "TRUE", "Y")
+PTXAS_VERBOSE = is_on("L1NORM_PTXAS_VERBOSE")
 # What is compiled for where neither TORCH_CUDA_ARCH_LIST nor a GPU says more; the last one as PTX too.
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 
