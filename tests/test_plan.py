@@ -84,10 +84,10 @@ def blocks_of(plan: dict, rows: int) -> int:
     }[plan["kernel"]]()
 
 
-def check_tile(plan: dict, length: int, size: int, device: dict) -> None:
+def check_tile(plan: dict, length: int, size: int, device: dict, operands: int = 1) -> None:
     assert plan["rows_a_warp"] % 32 == 0
     a_warp = ceil_div(plan["rows_a_warp"] * length * size, 128) * 128
-    assert 0 < 4 * a_warp <= device["shared_bytes"] - STATIC["tile"]
+    assert 0 < operands * 4 * a_warp <= device["shared_bytes"] - operands * STATIC["tile"]
 
 
 def check_warp(plan: dict, length: int, size: int, device: dict) -> None:
@@ -424,9 +424,7 @@ def test_two_pass_rows_in_flight_fit_the_l2_cache(name):
 def check_backward(plan: dict, rows: int, length: int, size: int, device: dict) -> None:
     packs, kernel = length * size // 16, plan["kernel"]
     if kernel == "tile":
-        a_warp = ceil_div(plan["rows_a_warp"] * length * size, 128) * 128
-        assert plan["rows_a_warp"] % 32 == 0
-        assert 0 < 2 * 4 * a_warp <= device["shared_bytes"] - 2 * STATIC["tile"]
+        check_tile(plan, length, size, device, operands=2)
     elif kernel == "warp":
         assert (plan["lanes"], plan["packs"]) in {(8, 4), (16, 4), (32, 4), (32, 8)}
         assert plan["lanes"] * plan["packs"] >= packs

@@ -7,28 +7,14 @@ import torch
 from exact import assert_exact, assert_same_bits
 from samples import DTYPES, make_rows
 from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
+from witnesses import Operators
 
 import l1norm
 
 OPS = torch.ops.l1norm
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-    @property
-    def ours(self):
-        return [func for func in self.seen if func.namespace == "l1norm"]
 
 
 def formula(x, dim=1, reduction="mean", eps=0.0):

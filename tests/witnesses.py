@@ -18,6 +18,10 @@ class Operators(TorchDispatchMode):
         self.seen.append(func)
         return func(*args, **(kwargs or {}))
 
+    @property
+    def ours(self):
+        return [func for func in self.seen if func.namespace == "l1norm"]
+
 
 class Functions(TorchFunctionMode):
     def __init__(self):
