@@ -87,12 +87,13 @@ __device__ __forceinline__ double dot_scale_of(const Call& c, int64_t denominato
 
 // As Held, of two rows that lie alike in packs, and so does the output.
 template <typename T, int kPacks, int kEdge = 1, int kStep = 0, Access kAccess = Access::kOnce>
-struct HeldPair : Share<T, kEdge> {
-  using Base = Share<T, kEdge>;
+struct HeldPair : Share<T, kEdge, kStep> {
+  using Base = Share<T, kEdge, kStep>;
   using Base::edge;
   using Base::first;
   using Base::head;
   using Base::kPack;
+  using Base::next;
   using Base::packs;
   using Base::step;
   using Element = T;
@@ -151,12 +152,6 @@ struct HeldPair : Share<T, kEdge> {
       store_pack<kAccess>(to, input_gradients(held_g[u], held_x[u], d));
       to = next(to);
     }
-  }
-
- private:
-  template <typename P>
-  __device__ __forceinline__ P* next(P* pack) const {
-    return kStep > 0 ? pack + kStep : settled(pack + step);
   }
 };
 

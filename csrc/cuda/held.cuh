@@ -37,8 +37,8 @@ __device__ __forceinline__ void store_pack(P* to, const P& pack) {
 }
 
 // Which of a row's elements are a thread's: packs of the body, and kEdge elements each, at most, of the head up to the
-// body's line and of the tail after its last pack.
-template <typename T, int kEdge>
+// body's line and of the tail after its last pack. kStep: step, where it is known.
+template <typename T, int kEdge, int kStep>
 struct Share {
   static constexpr int kPack = kPackBytes / sizeof(T);
 
@@ -69,17 +69,23 @@ struct Share {
 #pragma unroll
     for (int e = 0; e < 2 * kEdge; ++e) values[e].units[0] = edge[e] >= 0 ? row[edge[e]] : T{};
   }
+
+  // The thread's pack after this one.
+  template <typename P>
+  __device__ __forceinline__ P* next(P* pack) const {
+    return kStep > 0 ? pack + kStep : settled(pack + step);
+  }
 };
 
-// What a thread keeps of a row. kAnyOutput: the output's alignment may differ from the input's. kStep: step, where it
-// is known.
+// What a thread keeps of a row. kAnyOutput: the output's alignment may differ from the input's. kStep is Share's.
 template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0, Access kAccess = Access::kOnce>
-struct Held : Share<T, kEdge> {
-  using Base = Share<T, kEdge>;
+struct Held : Share<T, kEdge, kStep> {
+  using Base = Share<T, kEdge, kStep>;
   using Base::edge;
   using Base::first;
   using Base::head;
   using Base::kPack;
+  using Base::next;
   using Base::packs;
   using Base::step;
   using Element = T;
@@ -163,11 +169,6 @@ struct Held : Share<T, kEdge> {
       body = next(body);
     }
     this->load_edge(x, edge_value);
-  }
-
-  template <typename P>
-  __device__ __forceinline__ P* next(P* pack) const {
-    return kStep > 0 ? pack + kStep : settled(pack + step);
   }
 
   // Sets the bits of what is not proven. It is stored all the same where it is not read again.

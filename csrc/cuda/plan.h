@@ -203,6 +203,7 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
 }
 
 inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {
+  if (shape.backward) return plan_resident_pair(shape, device, plan);
   if (!shape.held) return false;
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
   // In registers alone, with `least` threads at the least.
@@ -212,7 +213,6 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
     return threads <= resident_threads(a_thread);
   };
   const auto fits = [&] { return shape.rows * plan.cluster <= INT32_MAX; };
-  if (shape.backward) return plan_resident_pair(shape, device, plan);
   if (is_few(shape, device)) {
     // How long a row takes is what counts. A block of four warps has enough to hold in 16 packs a thread before a
     // second one repays the cluster's barriers (16 x 16384 float32: 4.7 us in two blocks of 128, 5.3 in two of 256, 4.9
