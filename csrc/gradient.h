@@ -84,8 +84,8 @@ L1NORM_HD double signed_as(X x, double v) {
   return x > 0 ? v : x < 0 ? -v : 0.0 * fabs(v);
 }
 
-// For half types too, rounded again: what comes before a rounding to float is within 2^-51 of |g / m| + |through|, so a
-// result is within little more than half a unit of its last place, or of what cancelled in it.
+// What comes before the rounding to float is within 2^-51 of |g / m| + |through|, so a result is within little more
+// than half a unit of its last place, or of what cancelled in it. For half types too, rounded again.
 L1NORM_HD float input_gradient(float g, float x, const Gradient& d) {
   return static_cast<float>(static_cast<double>(g) * d.inverse - signed_as(x, d.through));
 }
@@ -97,6 +97,34 @@ L1NORM_HD double input_gradient(double g, double x, const Gradient& d) {
   const double difference = two_sum(product, -through, error);
   const double result = difference + (error + (product_low - signed_as(x, d.through_low)));
   return is_finite(result) ? result : g / d.m - through;
+}
+
+// A row's gradient as pairs of V: of floats for half types, whose last place is 2^13 times a float's or more, of
+// doubles for doubles.
+template <typename V>
+struct PairGradient {
+  V inverse, inverse_low;
+  V through, through_low;
+};
+
+// False where pairs have no room for it, and where results must cancel exactly: in rows of one element.
+L1NORM_HD bool make_pair_gradient(const Gradient& d, int64_t length, PairGradient<float>& pair) {
+  pair.inverse = static_cast<float>(d.inverse);
+  pair.inverse_low = static_cast<float>(d.inverse - static_cast<double>(pair.inverse));
+  pair.through = static_cast<float>(d.through);
+  pair.through_low = static_cast<float>(d.through - static_cast<double>(pair.through));
+  return length > 1 && d.m > 0x1p-100 && d.m < 0x1p100 && d.through != 0.0 && fabs(d.through) < 0x1p120;
+}
+L1NORM_HD bool make_pair_gradient(const Gradient& d, int64_t length, PairGradient<double>& pair) {
+  pair = {d.inverse, d.inverse_low, d.through, d.through_low};
+  return length > 1 && d.m > 0x1p-900 && d.m < 0x1p900 && d.through != 0.0 && fabs(d.through) < 0x1p1000;
+}
+
+// Two roundings to V, of |g / m| + |through| and of the result.
+template <typename V>
+L1NORM_HD V input_gradient(V g, V x, const PairGradient<V>& pair) {
+  const V sign = x == 0 ? V(0) : copysign(V(1), x);
+  return fma(g, pair.inverse, -sign * pair.through) + fma(g, pair.inverse_low, -sign * pair.through_low);
 }
 
 }  // namespace l1norm

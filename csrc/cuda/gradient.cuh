@@ -8,34 +8,64 @@ namespace l1norm::cuda {
 
 // Sums products of elements. Those of up to 16 pairs enter as one term, as in Tally; of floats each is exact in double.
 template <typename T>
-struct DotTally {
-  Sum total;
-
+class DotTally {
+ public:
   template <int kPacks, int N>
   __device__ __forceinline__ void add(const Pack<T, N>* g, const Pack<T, N>* x, double scale) {
     if constexpr (sizeof(T) == 8) {
 #pragma unroll
       for (int k = 0; k < kPacks * N; ++k) {
         const double v = x[k / N][k % N] * scale, w = g[k / N][k % N], product = w * v;
-        accumulate(total, product);
-        total.lo += fma(w, v, -product);
+        accumulate(total_, product);
+        total_.lo += fma(w, v, -product);
       }
     } else {
-      accumulate(total, add_tree<kPacks>([&](int p) {
-                   double sum = add_product(0.0, g[p], x[p], 0);
-#pragma unroll
-                   for (int k = 1; k < N; ++k) sum = add_product(sum, g[p], x[p], k);
-                   return sum;
-                 }));
+      accumulate(total_, products<kPacks>(g, x));
     }
   }
 
+  // As the first ones.
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<T, N>* g, const Pack<T, N>* x, double scale) {
+    if constexpr (sizeof(T) == 8) {
+      add<kPacks>(g, x, scale);
+    } else {
+      total_ = {products<kPacks>(g, x), 0.0};
+    }
+  }
+
+  __device__ __forceinline__ Sum sum() const {
+    return special_ == 0.0f ? total_ : Sum{static_cast<double>(special_), 0.0};
+  }
+
  private:
-  template <int N>
-  static __device__ __forceinline__ double add_product(double sum, const Pack<T, N>& g, const Pack<T, N>& x, int k) {
-    // Of float16 it is a float: one conversion, which takes as long as four additions, in place of two.
-    if constexpr (std::is_same_v<T, __half>) return sum + static_cast<double>(widen_at(g, k) * widen_at(x, k));
-    return fma(static_cast<double>(widen_at(g, k)), static_cast<double>(widen_at(x, k)), sum);
+  Sum total_;
+  float special_ = 0.0f;  // NaN once an infinity or a NaN was among x
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ double products(const Pack<T, N>* g, const Pack<T, N>* x) {
+    return add_tree<kPacks>([&](int p) {
+      double sum = 0.0;
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum = add_product(sum, widen_at(g[p], k), widen_at(x[p], k));
+      return sum;
+    });
+  }
+
+  __device__ __forceinline__ double add_product(double sum, float g, float x) {
+    if constexpr (std::is_same_v<T, __half>) {
+      return sum + static_cast<double>(g * x);  // exact as a float
+    } else {
+      special_ = fmaf(x, 0.0f, special_);
+      return fma(static_cast<double>(g), as_double(x), sum);
+    }
+  }
+
+  // Of a finite x. Conversions take as long as four other instructions, so that of two operands one is placed bit by
+  // bit where a double has exponent and fraction, and scaled: exact for subnormals too.
+  static __device__ __forceinline__ double as_double(float x) {
+    const int bits = __float_as_int(x);
+    return __hiloint2double((bits >> 3) & 0x8fffffff, bits << 29) * 0x1p896;
   }
 };
 
@@ -65,15 +95,44 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
   return make_pack<T, N>(
       [&](int k) { return narrow<T>(input_gradient(forgotten(widen_at(g, k)), widen_at(x, k), d, zero)); });
 }
-
-// Of the row at `denominator`.
-template <typename T>
-__device__ __forceinline__ GradientScale load_gradient_scale(const Call& c, int64_t denominator) {
-  using Value = Wide<T>;
-  const Value* h = static_cast<const Value*>(c.grad_denominator);
-  return make_gradient_scale<Value>(static_cast<double>(static_cast<const Value*>(c.denominator)[denominator]), c.count,
-                                    c.eps, h == nullptr ? 0.0 : static_cast<double>(h[denominator]));
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
+                                                      const PairGradient<Wide<T>>& pair) {
+  const auto one = [&](int k) { return input_gradient(widen_at(g, k), widen_at(x, k), pair); };
+  if constexpr (Pack<T, N>::kPairs) {
+    Pack<T, N> result;
+#pragma unroll
+    for (int k = 0; k < N; k += 2) result.units[k / 2] = narrow_pair<T>(one(k), one(k + 1));
+    return result;
+  } else {
+    return make_pack<T, N>([&](int k) { return narrow<T>(one(k)); });
+  }
 }
+
+// Calls write() with what input_gradients() takes for elements of T, in rows of that length.
+template <typename T, typename Write>
+__device__ __forceinline__ void with_gradient(const Gradient& d, int64_t length, const Write& write) {
+  if constexpr (sizeof(T) != 4) {
+    PairGradient<Wide<T>> pair;
+    if (make_pair_gradient(d, length, pair)) return write(pair);
+  }
+  write(d);
+}
+
+// A row's divisor and that divisor's gradient, or 0: what is read of a row besides its elements.
+template <typename T>
+struct RowDivisor {
+  Wide<T> m, h;
+
+  // Of the row at `denominator`.
+  __device__ __forceinline__ RowDivisor(const Call& c, int64_t denominator)
+      : m(static_cast<const Wide<T>*>(c.denominator)[denominator]),
+        h(c.grad_denominator == nullptr ? Wide<T>{} : static_cast<const Wide<T>*>(c.grad_denominator)[denominator]) {}
+
+  __device__ __forceinline__ GradientScale scale(const Call& c) const {
+    return make_gradient_scale<Wide<T>>(static_cast<double>(forgotten(m)), c.count, c.eps, static_cast<double>(h));
+  }
+};
 
 // dot_scale() of that row.
 template <typename T>
@@ -85,8 +144,54 @@ __device__ __forceinline__ double dot_scale_of(const Call& c, int64_t denominato
   }
 }
 
-// As Held, of two rows that lie alike in packs, and so does the output.
-template <typename T, int kPacks, int kEdge = 1, int kStep = 0, Access kAccess = Access::kOnce>
+// A thread's packs of a row in registers.
+template <typename P, int kPacks>
+class InRegisters {
+ public:
+  __device__ __forceinline__ explicit InRegisters(uint4*) {}
+  template <Access kAccess>
+  __device__ __forceinline__ void load(int u, const P* from, bool there) {
+    packs_[u] = load_pack<kAccess>(from, there);
+  }
+  __device__ __forceinline__ void wait() const {}
+  template <int kGroup>
+  __device__ __forceinline__ void get(int u, P (&group)[kGroup]) const {
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) group[k] = packs_[u + k];
+  }
+
+ private:
+  P packs_[kPacks];
+};
+
+// Or in shared memory, in places of its own.
+template <typename P, int>
+class InShared {
+ public:
+  __device__ __forceinline__ explicit InShared(uint4* places) : mine_(reinterpret_cast<P*>(places) + threadIdx.x) {}
+  template <Access>
+  __device__ __forceinline__ void load(int u, const P* from, bool there) const {
+    if (there) {
+      copy_async(place(u), from);
+    } else {
+      *place(u) = P{};
+    }
+  }
+  __device__ __forceinline__ void wait() const { wait_for_copies(); }
+  template <int kGroup>
+  __device__ __forceinline__ void get(int u, P (&group)[kGroup]) const {
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) group[k] = *place(u + k);
+  }
+
+ private:
+  __device__ __forceinline__ P* place(int u) const { return mine_ + u * blockDim.x; }
+
+  P* mine_;
+};
+
+// As Held, of two rows that lie alike in packs, and so does the output. kShared: those of x are in shared memory.
+template <typename T, int kPacks, int kEdge = 1, int kStep = 0, Access kAccess = Access::kOnce, bool kShared = false>
 struct HeldPair : Share<T, kEdge, kStep> {
   using Base = Share<T, kEdge, kStep>;
   using Base::edge;
@@ -102,13 +207,15 @@ struct HeldPair : Share<T, kEdge, kStep> {
 
   T* y;
   double by;  // what the dot product is scaled by
-  RowPack held_g[kPacks], held_x[kPacks];
+  RowPack held_g[kPacks];
+  std::conditional_t<kShared, InShared<RowPack, kPacks>, InRegisters<RowPack, kPacks>> held_x;
   Pack<T, 1> edge_g[2 * kEdge], edge_x[2 * kEdge];
 
   __device__ __forceinline__ HeldPair(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
-                                      int step_, int head_index, int tail_index)
+                                      int step_, int head_index, int tail_index, uint4* places = nullptr)
       : Base(static_cast<const T*>(c.input) + o.input + begin, length, line, first_, step_, head_index, tail_index),
-        y(static_cast<T*>(c.output) + o.output + begin) {
+        y(static_cast<T*>(c.output) + o.output + begin),
+        held_x(places) {
     const T* x = static_cast<const T*>(c.input) + o.input + begin;
     const T* g = static_cast<const T*>(c.grad) + o.grad + begin;
     const RowPack* body_g = reinterpret_cast<const RowPack*>(g + head) + first;
@@ -116,8 +223,8 @@ struct HeldPair : Share<T, kEdge, kStep> {
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {
       const bool there = u * step < packs - first;
+      held_x.template load<kAccess>(u, body_x, there);
       held_g[u] = load_pack<kAccess>(body_g, there);
-      held_x[u] = load_pack<kAccess>(body_x, there);
       body_g = next(body_g);
       body_x = next(body_x);
     }
@@ -127,31 +234,37 @@ struct HeldPair : Share<T, kEdge, kStep> {
   }
 
   __device__ __forceinline__ Sum sum(const Call&) const {
+    held_x.wait();
     DotTally<T> tally;
     tally.template add<2 * kEdge>(edge_g, edge_x, by);
     constexpr int kGroup = kGroupOf<kPacks, kPack>;
 #pragma unroll
     for (int u = 0; u < kPacks; u += kGroup) {
       if (u * step >= packs) break;  // the same in all of a row's threads, or nearly
-      tally.template add<kGroup>(held_g + u, held_x + u, by);
+      RowPack x[kGroup];
+      held_x.get(u, x);
+      tally.template add<kGroup>(held_g + u, x, by);
     }
-    return tally.total;
+    return tally.sum();
   }
 
-  // dot and scale: the row's.
-  __device__ __forceinline__ void finish(const Sum& dot, const GradientScale& scale) const {
-    const Gradient d = make_gradient<Wide<T>>(dot, scale);
+  // dot, scale and length: the row's.
+  __device__ __forceinline__ void finish(const Sum& dot, const GradientScale& scale, int64_t length) const {
+    with_gradient<T>(make_gradient<Wide<T>>(dot, scale), length, [&](const auto& d) {
 #pragma unroll
-    for (int e = 0; e < 2 * kEdge; ++e) {
-      if (edge[e] >= 0) y[edge[e]] = input_gradients(edge_g[e], edge_x[e], d)[0];
-    }
-    RowPack* to = reinterpret_cast<RowPack*>(y + head) + first;
+      for (int e = 0; e < 2 * kEdge; ++e) {
+        if (edge[e] >= 0) y[edge[e]] = input_gradients(edge_g[e], edge_x[e], d)[0];
+      }
+      RowPack* to = reinterpret_cast<RowPack*>(y + head) + first;
 #pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      if (u * step >= packs - first) break;
-      store_pack<kAccess>(to, input_gradients(held_g[u], held_x[u], d));
-      to = next(to);
-    }
+      for (int u = 0; u < kPacks; ++u) {
+        if (u * step >= packs - first) break;
+        RowPack x[1];
+        held_x.get(u, x);
+        store_pack<kAccess>(to, input_gradients(held_g[u], x[0], d));
+        to = next(to);
+      }
+    });
   }
 };
 

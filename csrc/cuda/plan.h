@@ -93,10 +93,21 @@ constexpr int kResidentThreads = resident_threads(kPacks);
 // Packs a thread where shared memory holds the rest of the row.
 constexpr int kPacksBesideShared = 20;
 
-// Packs a thread of a row and of its result's gradient each.
-constexpr int kPairPacks = 11;
-constexpr int pair_threads(int64_t element_size) { return element_size == 8 ? 384 : 512; }
+// How a thread keeps a row and its result's gradient: that many packs of each, in registers, or the row's in shared
+// memory. Kernels have up to `threads` threads; registers of a multiprocessor do for `resident` of them.
+struct Pair {
+  int packs;
+  bool shared;
+  int threads;
+  int resident;
+};
 constexpr int kFewPairPacks = 8;
+constexpr int kPairPacks = 11;
+constexpr int kPairPacksBesideShared = 16;
+constexpr Pair pair_of(int packs, int64_t element_size) {
+  if (packs == kFewPairPacks) return element_size == 8 ? Pair{packs, false, 512, 512} : Pair{packs, false, 640, 672};
+  return {packs, packs == kPairPacksBesideShared, 512, 512};
+}
 
 // A chunk's threads and their packs: all registers of a multiprocessor.
 constexpr int kRelayThreads = 512;
@@ -143,6 +154,11 @@ inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) 
   // whose rows take longest to sum.
   const int64_t wanted = element_size(shape.dtype) == 8 ? 2048 : 4096;
   plan.rows = 32 * static_cast<int>(std::max<int64_t>(wanted / (32 * row_bytes), 1));
+  // Two rows a lane of 64 to 100 float32: 1 to 2% more, while two blocks have room.
+  if (!shape.backward && shape.dtype == DType::kFloat && row_bytes >= 256 && row_bytes <= 400 &&
+      2 * 64 * kTileKernelThreads / 32 * row_bytes + 2048 <= device.shared_bytes_per_multiprocessor) {
+    plan.rows = 64;
+  }
   const int64_t block_rows = static_cast<int64_t>(plan.rows) * (kTileKernelThreads / 32);
   // 1 KB for barriers and rounding.
   return block_rows * operands * row_bytes + 1024 <= device.shared_bytes &&
@@ -170,36 +186,66 @@ inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) 
   return shape.backward ? find(kBackward) : shape.is_half() ? find(kHalf) : find(kOther);
 }
 
-// A row and its result's gradient in registers. Their arithmetic takes a fifth of the time: blocks that share a
-// multiprocessor hide it. Fractions of torch.add's speed, of two reads and a write.
+// What a launch of blocks of that many threads loses of torch.add's speed, of two reads and a write: fitted to 500
+// measured ones on an H200. How much of the rows a multiprocessor holds at a time counts most; shared memory beyond
+// 120 KB takes what loads in flight need of the L1 cache; a cluster's blocks wait for each other, the less so the more
+// of them share a multiprocessor; clusters of 6 and 7, one block a multiprocessor, leave some without work.
+inline double pair_loss(const Shape& shape, const Device& device, const Pair& pair, int threads, int cluster) {
+  int blocks = std::min(pair.resident, device.threads_per_multiprocessor) / threads;
+  if (pair.shared) {
+    blocks = std::min(blocks, device.shared_bytes_per_multiprocessor / (threads * pair.packs * kPackBytes + 2048));
+  }
+  const double held = static_cast<double>(blocks * ceil_div(shape.packs(), cluster));
+  const auto below = [&](double wanted) { return std::max(0.0, 1.0 - held / wanted); };
+  const auto beyond = [&](double most) {
+    return pair.shared && !shape.is_half() ? 0.04 * std::max(0.0, (held - most) / 700) : 0.0;
+  };
+  // Half types have twice the arithmetic, which another block would hide.
+  const double alone = blocks == 1 && shape.is_half() ? 0.08 : 0.0;
+  if (blocks == 1 && cluster > 1) {
+    const double waits = cluster == 2 ? 0.02 : cluster == 6 || cluster == 7 ? 0.15 : 0.05;
+    return alone + waits + 0.35 * below(pair.shared ? 8192 : 5632) + beyond(7500);
+  }
+  const double loss = alone + (pair.shared ? 0.25 * below(7000) : 0.35 * below(pair.packs == kPairPacks ? 5400 : 4000));
+  if (cluster == 1) return loss + beyond(blocks == 1 ? 6500 : 7500);
+  const double waits = blocks >= 3 ? 0.02 : pair.shared ? 0.05 : 0.03;
+  return loss + beyond(7500) + waits + (cluster == 6 || cluster == 8 ? 0.02 : 0.0) + (threads < 128 ? 0.02 : 0.0);
+}
+
+// A row and its result's gradient on chip.
 inline bool plan_resident_pair(const Shape& shape, const Device& device, ResidentPlan& plan) {
   if (!shape.held || !shape.aligned) return false;
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
-  // 0.98 to 1.0, and 0.90 to 1.0 for bfloat16.
+  // 0.98 to 1.0, and 0.93 to 1.0 for half types.
   if (packs <= 2048) {
     plan = {packs <= 1024 ? 128 : 256, kFewPairPacks, 1, 0};
     return shape.rows <= INT32_MAX;
   }
-  const bool few = shape.rows * 2 <= device.multiprocessors;
-  // Half types have twice the arithmetic: no block that has its multiprocessor for itself, while clusters hold the row.
-  const int all = pair_threads(element_size(shape.dtype));
-  for (const int most : {shape.is_half() && device.max_cluster > 1 ? 256 : all, all}) {
-    for (const int cluster : {1, 2, 3, 4, 6, 8}) {
-      if (cluster > device.max_cluster) break;
-      const int64_t threads = ceil_div(packs, static_cast<int64_t>(kPairPacks) * cluster * 32) * 32;
-      const bool larger = cluster < device.max_cluster;
-      // One block of 288 threads on a multiprocessor leaves it half empty (6144 packs of float32: 0.62 in two of them,
-      // 0.92 in three of 192).
-      const bool half_empty = threads > 256 && threads < 384 && larger;
-      // Few rows take as many blocks as there are multiprocessors for, while each has four warps.
-      const bool spread = few && larger && shape.rows * cluster * 2 <= device.multiprocessors && threads > 128;
-      if (threads <= most && !half_empty && !spread) {
-        plan = {static_cast<int>(threads), kPairPacks, cluster, 0};
-        return shape.rows * cluster <= INT32_MAX;
+  const int64_t size = element_size(shape.dtype);
+  // Few rows take as many blocks as there are multiprocessors for, while each has four warps.
+  const int64_t spread = std::clamp<int64_t>(
+      std::min(device.multiprocessors / std::max<int64_t>(shape.rows, 1), ceil_div(packs, kPairPacks * 128)), 1,
+      device.max_cluster);
+  double least = 1.0;
+  for (int cluster = static_cast<int>(spread); cluster <= device.max_cluster; ++cluster) {
+    for (const int held : {kFewPairPacks, kPairPacks, kPairPacksBesideShared}) {
+      // Doubles' arithmetic takes more registers than 11 packs of both rows leave, and a cluster repays more packs
+      // than 8.
+      if ((held == kPairPacks && size == 8) || (held == kFewPairPacks && cluster > 1)) continue;
+      Pair pair = pair_of(held, size);
+      if (device.max_cluster == 1) pair.threads = std::min(pair.threads, 512);
+      const int64_t threads = ceil_div(packs, static_cast<int64_t>(held) * cluster * 32) * 32;
+      const int64_t shared = pair.shared ? threads * held * kPackBytes : 0;
+      if (threads > pair.threads || shared > device.shared_bytes - (4 << 10)) continue;
+      const double loss = pair_loss(shape, device, pair, static_cast<int>(threads), cluster);
+      if (loss < least) {
+        least = loss;
+        plan = {static_cast<int>(threads), held, cluster, pair.shared ? held : 0};
       }
     }
+    if (spread > 1 && least < 1.0) break;
   }
-  return false;
+  return least < 1.0 && shape.rows * plan.cluster <= INT32_MAX;
 }
 
 inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {

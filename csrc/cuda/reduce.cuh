@@ -60,41 +60,48 @@ __device__ __forceinline__ Sum await(const double2* slot) {
   return sum;
 }
 
-// Clusters, where the architecture has them; a cluster of 1 costs nothing.
+// Clusters, where the architecture has them. kMany: the launch may have any number of blocks a cluster up to
+// kMaxCluster; otherwise they are one each, and a cluster costs nothing.
 
-template <int kCluster>
+template <bool kMany>
 __device__ __forceinline__ void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kCluster > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  if constexpr (kMany) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 
-template <int kCluster>
-__device__ __forceinline__ int cluster_rank() {
+// This block's place in its cluster.
+struct ClusterPlace {
   int rank = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kCluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#endif
-  return rank;
-}
-
-// Warps' sums of a whole cluster, gathered in each of its blocks.
-template <int kCluster, int kWarps>
-struct ClusterSumStorage {
-  double2 parts[kCluster * kWarps];  // hi and lo; rank by rank, warp by warp
+  int blocks = 1;
 };
 
-// The cluster's sum, in every thread, the same bits everywhere: parts are added in the order of their places. Every
-// thread calls it once, after one cluster_arrive().
-template <int kCluster, int kWarps>
-__device__ __forceinline__ Sum cluster_sum(Sum sum, ClusterSumStorage<kCluster, kWarps>& storage, int rank) {
+template <bool kMany>
+__device__ __forceinline__ ClusterPlace cluster_place() {
+  ClusterPlace place;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if constexpr (kMany) {
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place.rank));
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(place.blocks));
+  }
+#endif
+  return place;
+}
+
+// Sums that cluster_sum() keeps in each block's shared memory, a warp of the cluster one.
+__host__ __device__ __forceinline__ int cluster_sums(int blocks, int threads) { return blocks * threads / 32; }
+
+// The cluster's sum, in every thread, the same bits everywhere: parts, hi and lo, are added in the order of their
+// places, rank by rank, warp by warp. Every thread calls it once, after one cluster_arrive().
+template <bool kMany>
+__device__ __forceinline__ Sum cluster_sum(Sum sum, double2* parts, const ClusterPlace& cluster) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   sum = warp_sum(sum);
-  double2* const place = &storage.parts[rank * warps + warp];
+  double2* const place = &parts[cluster.rank * warps + warp];
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kCluster > 1) {
+  if constexpr (kMany) {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-    if (lane < kCluster) {
+    if (lane < cluster.blocks) {
       const uint32_t here = static_cast<uint32_t>(__cvta_generic_to_shared(place));
       uint32_t there;
       asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(lane));
@@ -103,15 +110,15 @@ __device__ __forceinline__ Sum cluster_sum(Sum sum, ClusterSumStorage<kCluster, 
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
   }
 #endif
-  if constexpr (kCluster == 1) {
+  if constexpr (!kMany) {
     if (lane == 0) *place = make_double2(sum.hi, sum.lo);
     __syncthreads();
   }
   // Each aligned group of as many lanes as there are parts adds them all, so that no step is spent on zeros.
-  const int parts = kCluster * warps;
-  const int lanes = parts > 16 ? 32 : parts > 8 ? 16 : parts > 4 ? 8 : 4;
+  const int count = cluster_sums(cluster.blocks, static_cast<int>(blockDim.x));
+  const int lanes = count > 16 ? 32 : count > 8 ? 16 : count > 4 ? 8 : 4;
   Sum total;
-  for (int k = lane % lanes; k < parts; k += lanes) total = total + Sum{storage.parts[k].x, storage.parts[k].y};
+  for (int k = lane % lanes; k < count; k += lanes) total = total + Sum{parts[k].x, parts[k].y};
 #pragma unroll 1
   for (int step = lanes / 2; step > 0; step /= 2) total = total + shuffled(total, step);
   return total;

@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(kRelayThreads)
     const auto chunk = chunk_of<Last>(c, task, order.chunks);
     if constexpr (kBackward) {
       __shared__ GradientScale scale;
-      if (threadIdx.x == 0) scale = load_gradient_scale<T>(c, c.geometry.rows.at(task.row).denominator);
+      if (threadIdx.x == 0) scale = RowDivisor<T>(c, c.geometry.rows.at(task.row).denominator).scale(c);
       __syncthreads();
-      chunk.finish(await(board.totals + task.row), scale);
+      chunk.finish(await(board.totals + task.row), scale, c.geometry.row.count);
     } else {
       chunk.finish(await(board.totals + task.row), c);
     }

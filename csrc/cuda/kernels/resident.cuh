@@ -6,6 +6,7 @@
 #include "../reduce.cuh"
 #include "resident.h"
 
+#include <algorithm>
 #include <type_traits>
 
 namespace l1norm::cuda {
@@ -17,42 +18,52 @@ constexpr bool kHasClusters = false;
 constexpr bool kHasClusters = true;
 #endif
 
-// Threads that registers must do for; backward, more would spill.
+template <typename T>
+struct Type {
+  using type = T;
+};
+
+// Threads that registers must do for.
 template <typename T, bool kBackward, int kPacks>
 constexpr int bound() {
   if (!kBackward) return kResidentThreads<kPacks>;
-  if (kPacks > kFewPairPacks) return pair_threads(sizeof(T));
-  return kHasClusters && sizeof(T) < 8 ? 640 : 512;
+  return kHasClusters ? pair_of(kPacks, sizeof(T)).threads : std::min(pair_of(kPacks, sizeof(T)).threads, 512);
 }
 
-// kCluster blocks hold one row, kPacks packs a thread in registers and, with kShared, shared_packs in shared memory;
-// blockIdx.x / kCluster is the row.
-template <typename T, bool kBackward, int kPacks, int kCluster, bool kShared>
+// A cluster of blocks, of one each unless kMany, holds one row: kPacks packs a thread in registers and, with kShared,
+// shared_packs in shared memory, or backward kPacks of the input; rows are in the clusters' order.
+template <typename T, bool kBackward, int kPacks, bool kMany, bool kShared>
 __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
     kernel(const __grid_constant__ Call c, const int shared_packs) {
-  if constexpr (kCluster == 1 || kHasClusters) {
-    __shared__ ClusterSumStorage<kCluster, kResidentThreads<kPacks> / 32> sums;
-    extern __shared__ uint4 places[];
+  if constexpr (!kMany || kHasClusters) {
+    extern __shared__ uint4 shared[];
     // A block may write to a peer's shared memory only once the peer has started: the loads hide the wait.
-    cluster_arrive<kCluster>();
-    const int rank = cluster_rank<kCluster>();
+    cluster_arrive<kMany>();
+    const ClusterPlace cluster = cluster_place<kMany>();
+    const int rank = cluster.rank;
+    double2* const sums = reinterpret_cast<double2*>(shared);
+    uint4* const places = shared + cluster_sums(cluster.blocks, static_cast<int>(blockDim.x));
     const Geometry& g = c.geometry;
-    const Offsets o = g.rows.at(blockIdx.x / kCluster);
+    const Offsets o = g.rows.at(kMany ? blockIdx.x / cluster.blocks : blockIdx.x);
 
     // The head belongs to the first block, the tail to the last: an element a thread, so that a block of one warp takes
     // a shorter line for 2-byte elements.
     const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-    const int in_shared = kShared ? shared_packs : 0;
-    const RowOf<T, kBackward, kPacks, 1, !kShared, 0> row(
-        c, o, 0, static_cast<int>(g.row.count), min(kLineBytes, threads * static_cast<int>(sizeof(T))),
-        rank * (kPacks + in_shared) * threads + thread, threads, rank == 0 ? thread : kLineBytes,
-        rank == kCluster - 1 ? thread : kLineBytes);
-    const auto total_of = [&](const Sum& sum) { return cluster_sum<kCluster>(sum, sums, rank); };
+    const int packs = kPacks + (kShared && !kBackward ? shared_packs : 0);
+    const auto hold = [&](auto row_type, auto... rest) {
+      return typename decltype(row_type)::type(
+          c, o, 0, static_cast<int>(g.row.count), min(kLineBytes, threads * static_cast<int>(sizeof(T))),
+          rank * packs * threads + thread, threads, rank == 0 ? thread : kLineBytes,
+          rank == cluster.blocks - 1 ? thread : kLineBytes, rest...);
+    };
+    const auto total_of = [&](const Sum& sum) { return cluster_sum<kMany>(sum, sums, cluster); };
     if constexpr (kBackward) {
       __shared__ GradientScale scale;
-      if (thread == 0) scale = load_gradient_scale<T>(c, o.denominator);
-      row.finish(total_of(row.sum(c)), scale);  // past a barrier
+      const auto row = hold(Type<HeldPair<T, kPacks, 1, 0, Access::kOnce, kShared>>{}, places);
+      if (thread == 0) scale = RowDivisor<T>(c, o.denominator).scale(c);
+      row.finish(total_of(row.sum(c)), scale, g.row.count);  // past a barrier
     } else {
+      const auto row = hold(Type<Held<T, kPacks, 1, !kShared>>{});
       normalize_held<T, kPacks, kShared>(c, row, shared_packs, places,
                                          c.denominator != nullptr && rank == 0 ? o.denominator : -1, total_of);
     }
@@ -62,24 +73,26 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
 template <int n>
 using Int = std::integral_constant<int, n>;
 
-template <typename T, bool kBackward, int kPacks, int kCluster, bool kShared>
+template <typename T, bool kBackward, int kPacks, bool kMany, bool kShared>
 cudaError_t launch(const Call& c, const ResidentPlan& plan, cudaStream_t stream) {
-  const auto function = kernel<T, kBackward, kPacks, kCluster, kShared>;
+  const auto function = kernel<T, kBackward, kPacks, kMany, kShared>;
   static Prepared prepared;
-  const int shared_bytes = plan.shared_packs * plan.threads * kPackBytes;
+  const int places_bytes = plan.shared_packs * plan.threads * kPackBytes;
+  const int sums_bytes = cluster_sums(plan.cluster, plan.threads) * static_cast<int>(sizeof(double2));
+  const int shared_bytes = places_bytes == 0 ? 0 : places_bytes + sums_bytes;
   const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(c.geometry.rows.count * kCluster));
+  config.gridDim = dim3(static_cast<unsigned>(c.geometry.rows.count * plan.cluster));
   config.blockDim = dim3(static_cast<unsigned>(plan.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.dynamicSmemBytes = static_cast<size_t>(places_bytes + sums_bytes);
   config.stream = stream;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kCluster;
+  cluster.val.clusterDim.x = static_cast<unsigned>(plan.cluster);
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   config.attrs = &cluster;
-  config.numAttrs = kCluster > 1 ? 1 : 0;
+  config.numAttrs = kMany ? 1 : 0;
   return cudaLaunchKernelEx(&config, function, c, plan.shared_packs);
 }
 
@@ -91,25 +104,26 @@ cudaError_t resident(const Call& call, const ResidentPlan& plan, cudaStream_t st
   using resident_kernel::Int;
   using resident_kernel::launch;
   cudaError_t error = cudaErrorInvalidValue;
-  const auto one = [&](auto backward, auto packs, auto shared, auto cluster) {
-    constexpr int kPacks = decltype(packs)::value, kCluster = decltype(cluster)::value;
+  const auto one = [&](auto backward, auto packs, auto shared, auto many) {
+    constexpr bool kBackward = decltype(backward)::value, kMany = decltype(many)::value;
     constexpr bool kShared = decltype(shared)::value;
-    constexpr bool kBackward = decltype(backward)::value;
-    if (kBackward == (call.grad != nullptr) && plan.packs == kPacks && plan.cluster == kCluster &&
-        (plan.shared_packs > 0) == kShared) {
-      error = launch<T, kBackward, kPacks, kCluster, kShared>(call, plan, stream);
+    if (kBackward == (call.grad != nullptr) && plan.packs == decltype(packs)::value &&
+        (plan.shared_packs > 0) == kShared && (plan.cluster > 1) == kMany) {
+      error = launch<T, kBackward, decltype(packs)::value, kMany, kShared>(call, plan, stream);
     }
   };
-  const auto each = [&](auto backward, auto packs, auto shared, auto... clusters) {
-    (one(backward, packs, shared, clusters), ...);
+  const auto each = [&](auto backward, auto packs, auto shared) {
+    one(backward, packs, shared, std::false_type{});
+    one(backward, packs, shared, std::true_type{});
   };
   constexpr std::false_type kForward, kNone;
   constexpr std::true_type kBackward, kShared;
-  if constexpr (sizeof(T) == 2) each(kForward, Int<8>{}, kNone, Int<1>{});
-  each(kForward, Int<16>{}, kNone, Int<1>{}, Int<2>{}, Int<4>{}, Int<8>{});
-  each(kForward, Int<kPacksBesideShared>{}, kShared, Int<1>{}, Int<2>{}, Int<3>{}, Int<4>{}, Int<8>{});
-  each(kBackward, Int<kFewPairPacks>{}, kNone, Int<1>{});
-  each(kBackward, Int<kPairPacks>{}, kNone, Int<1>{}, Int<2>{}, Int<3>{}, Int<4>{}, Int<6>{}, Int<8>{});
+  if constexpr (sizeof(T) == 2) one(kForward, Int<8>{}, kNone, std::false_type{});
+  each(kForward, Int<16>{}, kNone);
+  each(kForward, Int<kPacksBesideShared>{}, kShared);
+  one(kBackward, Int<kFewPairPacks>{}, kNone, std::false_type{});
+  if constexpr (sizeof(T) < 8) each(kBackward, Int<kPairPacks>{}, kNone);
+  each(kBackward, Int<kPairPacksBesideShared>{}, kShared);
   return error;
 }
 

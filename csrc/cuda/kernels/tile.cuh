@@ -197,38 +197,11 @@ __device__ __forceinline__ void normalize_short(const Row& row, const Call& c, i
 // Lengths that kernels are compiled for.
 constexpr int kKnownLengths = 8;
 
-// A warp a tile of tile_rows rows, a thread a row at a time. kLength: 0 for any.
-template <typename T, int kUnitBytes, int kLength>
-__global__ void __launch_bounds__(kTileKernelThreads, sizeof(T) == 8 ? 5 : 6)
-    kernel(const __grid_constant__ Call c, const int tile_rows, const int tile_bytes) {
-  extern __shared__ __align__(128) unsigned char tiles[];
-  __shared__ uint64_t barriers[kTileKernelThreads / 32];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int length = kLength > 0 ? kLength : static_cast<int>(c.geometry.row.count);
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kTileKernelThreads / 32) + warp) * tile_rows;
-  if (first >= c.geometry.rows.count) return;
-  const int rows = static_cast<int>(min(static_cast<int64_t>(tile_rows), c.geometry.rows.count - first));
-  const int bytes = rows * length * static_cast<int>(sizeof(T));
-  unsigned char* tile = tiles + warp * tile_bytes;
-  const WarpCopy copy(&barriers[warp]);
-  copy.wait(copy.load(tile, static_cast<const T*>(c.input) + first * length, bytes));
-  using Row = TileRow<T, kUnitBytes>;
-  for (int r = lane; r < rows; r += 32) {
-    const Row row(tile, r, length, lane);
-    if constexpr (kLength > 0) {
-      normalize_short<T, kLength>(row, c, first + r);
-    } else {
-      normalize<T>(row, c, first + r);
-    }
-  }
-  copy.store(static_cast<T*>(c.output) + first * length, tile, bytes);
-}
-
 // The gradients of a row, in place of those of its result.
 template <typename T, typename Row>
-__device__ __forceinline__ void differentiate(const Row& x, const Row& g, const Call& c, int64_t index) {
+__device__ __forceinline__ void differentiate(const Row& x, const Row& g, const Call& c, const RowDivisor<T>& divisor) {
   constexpr int kBatch = kLargeBatch<T, Row::kUnit> / 2;
-  const GradientScale scale = load_gradient_scale<T>(c, c.geometry.rows.at(index).denominator);
+  const GradientScale scale = divisor.scale(c);
   const double by = dot_scale<Wide<T>>(scale.m, c.count);
   typename Row::RowUnit values[kBatch], grads[kBatch];
   DotTally<T> tally;
@@ -238,54 +211,109 @@ __device__ __forceinline__ void differentiate(const Row& x, const Row& g, const 
     Batch<Row>::load(g, k, grads);
     tally.template add<kBatch>(grads, values, by);
   }
-  const Gradient d = make_gradient<Wide<T>>(tally.total, scale);
-  if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
-  for (int k = 0; k < x.count(); k += kBatch) {
-    Batch<Row>::load(x, k, values);
-    Batch<Row>::load(g, k, grads);
+  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), c.geometry.row.count, [&](const auto& d) {
+    if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
+    for (int k = 0; k < x.count(); k += kBatch) {
+      Batch<Row>::load(x, k, values);
+      Batch<Row>::load(g, k, grads);
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      if (j == 0 || k + j < x.count()) g.store(k + j, input_gradients(grads[j], values[j], d));
+      for (int j = 0; j < kBatch; ++j) {
+        if (j == 0 || k + j < x.count()) g.store(k + j, input_gradients(grads[j], values[j], d));
+      }
     }
-  }
+  });
 }
 
-// A warp a tile of rows, and one of their results' gradients behind it.
-template <typename T, int kUnitBytes>
-__global__ void __launch_bounds__(kTileKernelThreads, 5)
-    backward_kernel(const __grid_constant__ Call c, const int tile_rows, const int tile_bytes) {
+// Of a length that is known: in registers.
+template <typename T, int kLength, typename Row>
+__device__ __forceinline__ void differentiate_short(const Row& x, const Row& g, const Call& c,
+                                                    const RowDivisor<T>& divisor) {
+  constexpr int kUnits = kLength / Row::kUnit;
+  const GradientScale scale = divisor.scale(c);
+  const double by = dot_scale<Wide<T>>(scale.m, c.count);
+  typename Row::RowUnit values[kUnits > 0 ? kUnits : 1], grads[kUnits > 0 ? kUnits : 1];
+  if constexpr (kUnits > 0) {
+    Batch<Row>::load(x, 0, values);
+    Batch<Row>::load(g, 0, grads);
+  }
+  DotTally<T> tally;
+  if constexpr (!Row::kSingle) {
+    tally.template set<kUnits>(grads, values, by);
+  } else {
+    tally.template set<1>(g.single(), x.single(), by);
+    if constexpr (kUnits > 0) tally.template add<kUnits>(grads, values, by);
+  }
+  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), kLength, [&](const auto& d) {
+    if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
+    if constexpr (kUnits > 0) {
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) g.store(j, input_gradients(grads[j], values[j], d));
+    }
+  });
+}
+
+// Blocks on a multiprocessor that registers are shared between.
+template <typename T, bool kBackward>
+constexpr int kTileBlocks = kBackward || sizeof(T) == 8 ? 5 : 6;
+
+// A warp a tile of tile_rows rows, backward with one of their results' gradients ahead of it; a thread a row at a time.
+// kLength: 0 for any.
+template <typename T, bool kBackward, int kUnitBytes, int kLength>
+__global__ void __launch_bounds__(kTileKernelThreads, kTileBlocks<T, kBackward>)
+    kernel(const __grid_constant__ Call c, const int tile_rows, const int tile_bytes) {
+  using Row = TileRow<T, kUnitBytes>;
+  constexpr int kOperands = kBackward ? 2 : 1;
   extern __shared__ __align__(128) unsigned char tiles[];
-  __shared__ uint64_t barriers[2 * kTileKernelThreads / 32];
+  __shared__ uint64_t barriers[kOperands * kTileKernelThreads / 32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int length = static_cast<int>(c.geometry.row.count);
+  const int length = kLength > 0 ? kLength : static_cast<int>(c.geometry.row.count);
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * (kTileKernelThreads / 32) + warp) * tile_rows;
   if (first >= c.geometry.rows.count) return;
   const int rows = static_cast<int>(min(static_cast<int64_t>(tile_rows), c.geometry.rows.count - first));
   const int bytes = rows * length * static_cast<int>(sizeof(T));
-  unsigned char *x = tiles + 2 * warp * tile_bytes, *g = x + tile_bytes;
-  const WarpCopy copy_x(&barriers[2 * warp]), copy_g(&barriers[2 * warp + 1]);
-  const int whole_x = copy_x.load(x, static_cast<const T*>(c.input) + first * length, bytes);
-  const int whole_g = copy_g.load(g, static_cast<const T*>(c.grad) + first * length, bytes);
-  copy_x.wait(whole_x);
-  copy_g.wait(whole_g);
-  using Row = TileRow<T, kUnitBytes>;
-  for (int r = lane; r < rows; r += 32) {
-    differentiate<T>(Row(x, r, length, lane), Row(g, r, length, lane), c, first + r);
+  unsigned char* const tile = tiles + kOperands * warp * tile_bytes;  // the result's as well
+  const WarpCopy copy(&barriers[kOperands * warp]);
+  const T* const x = static_cast<const T*>(c.input) + first * length;
+  if constexpr (kBackward) {
+    unsigned char* const tile_x = tile + tile_bytes;
+    const WarpCopy copy_x(&barriers[kOperands * warp + 1]);
+    const int whole = copy.load(tile, static_cast<const T*>(c.grad) + first * length, bytes);
+    const int whole_x = copy_x.load(tile_x, x, bytes);
+    // Divisors are a row ahead, so that no thread waits for its own.
+    const auto divisor_of = [&](int r) {
+      return RowDivisor<T>(c, c.geometry.rows.at(first + min(r, rows - 1)).denominator);
+    };
+    RowDivisor<T> divisor = divisor_of(lane);
+    copy.wait(whole);
+    copy_x.wait(whole_x);
+    for (int r = lane; r < rows; r += 32) {
+      const RowDivisor<T> mine = divisor;
+      divisor = divisor_of(r + 32);
+      const Row row_x(tile_x, r, length, lane), row_g(tile, r, length, lane);
+      if constexpr (kLength > 0) {
+        differentiate_short<T, kLength>(row_x, row_g, c, mine);
+      } else {
+        differentiate<T>(row_x, row_g, c, mine);
+      }
+    }
+  } else {
+    copy.wait(copy.load(tile, x, bytes));
+    for (int r = lane; r < rows; r += 32) {
+      const Row row(tile, r, length, lane);
+      if constexpr (kLength > 0) {
+        normalize_short<T, kLength>(row, c, first + r);
+      } else {
+        normalize<T>(row, c, first + r);
+      }
+    }
   }
-  copy_g.store(static_cast<T*>(c.output) + first * length, g, bytes);
+  copy.store(static_cast<T*>(c.output) + first * length, tile, bytes);
 }
 
-// kLength: 0 for any, as it is in backward.
 template <typename T, bool kBackward, int kUnitBytes, int kLength>
 cudaError_t launch(const Call& c, const TilePlan& plan, cudaStream_t stream) {
   constexpr int kWarps = kTileKernelThreads / 32;
-  const auto function = [] {
-    if constexpr (kBackward) {
-      return backward_kernel<T, kUnitBytes>;
-    } else {
-      return kernel<T, kUnitBytes, kLength>;
-    }
-  }();
+  const auto function = kernel<T, kBackward, kUnitBytes, kLength>;
   const int tile_bytes =
       (plan.rows * static_cast<int>(c.geometry.row.count) * static_cast<int>(sizeof(T)) + 127) / 128 * 128;
   const int shared_bytes = kWarps * (kBackward ? 2 : 1) * tile_bytes;
@@ -305,12 +333,12 @@ constexpr int unit_bytes(int64_t length) {
   return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 2;
 }
 
-template <typename T, int... kLess>
+template <typename T, bool kBackward, int... kLess>
 cudaError_t launch_known(const Call& c, const TilePlan& plan, cudaStream_t stream,
                          std::integer_sequence<int, kLess...>) {
   cudaError_t error = cudaErrorInvalidValue;
   ((c.geometry.row.count == kLess + 1
-        ? static_cast<void>(error = launch<T, false, unit_bytes<T>(kLess + 1), kLess + 1>(c, plan, stream))
+        ? static_cast<void>(error = launch<T, kBackward, unit_bytes<T>(kLess + 1), kLess + 1>(c, plan, stream))
         : static_cast<void>(0)),
    ...);
   return error;
@@ -334,11 +362,12 @@ template <DType D>
 cudaError_t tile(const Call& call, const TilePlan& plan, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
   using namespace tile_kernel;
-  if (call.grad != nullptr) return launch_any<T, true>(call, plan, stream);
-  if (call.geometry.row.count <= kKnownLengths) {
-    return launch_known<T>(call, plan, stream, std::make_integer_sequence<int, kKnownLengths>{});
-  }
-  return launch_any<T, false>(call, plan, stream);
+  const auto either = [&](auto backward) {
+    constexpr bool kBackward = decltype(backward)::value;
+    if (call.geometry.row.count > kKnownLengths) return launch_any<T, kBackward>(call, plan, stream);
+    return launch_known<T, kBackward>(call, plan, stream, std::make_integer_sequence<int, kKnownLengths>{});
+  };
+  return call.grad == nullptr ? either(std::false_type{}) : either(std::true_type{});
 }
 
 }  // namespace l1norm::cuda

@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __gr
     const T* x = static_cast<const T*>(c.input) + o.input;
     const T* g = static_cast<const T*>(c.grad) + o.grad;
     T* y = static_cast<T*>(c.output) + o.output;
-    const GradientScale scale = load_gradient_scale<T>(c, o.denominator);
+    const GradientScale scale = RowDivisor<T>(c, o.denominator).scale(c);
     const double by = dot_scale<Wide<T>>(scale.m, c.count);
     DotTally<T> tally;
 #pragma unroll 4
@@ -246,16 +246,17 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __gr
       const Pack<T, 1> value{{x[p.input]}}, grad{{g[p.grad]}};
       tally.template add<1>(&grad, &value, by);
     }
-    const Sum dot = block_sum(tally.total, sums);
+    const Sum dot = block_sum(tally.sum(), sums);
     if (threadIdx.x == 0) shared = make_gradient<Wide<T>>(dot, scale);
     __syncthreads();
-    const Gradient d = shared;
+    with_gradient<T>(shared, walk.count, [&](const auto& d) {
 #pragma unroll 4
-    for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
-      const Offsets p = at(i);
-      const Pack<T, 1> value{{x[p.input]}}, grad{{g[p.grad]}};
-      y[p.output] = input_gradients(grad, value, d)[0];
-    }
+      for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
+        const Offsets p = at(i);
+        const Pack<T, 1> value{{x[p.input]}}, grad{{g[p.grad]}};
+        y[p.output] = input_gradients(grad, value, d)[0];
+      }
+    });
     __syncthreads();  // before the next row's gradient takes this one's place
   }
 }
