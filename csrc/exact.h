@@ -64,11 +64,12 @@ L1NORM_HD bool is_finite(double x) { return x - x == 0.0; }
 struct Count {
   double value;
   double reciprocal;
+  bool lone;  // rows have one element
 };
 
 inline Count make_count(Reduction reduction, int64_t length) {
   const double value = reduction == Reduction::kMean ? static_cast<double>(length) : 1.0;
-  return {value, 1.0 / value};
+  return {value, 1.0 / value, length == 1};
 }
 
 // max(sum / count, eps), for a row of Value; NaN stays NaN, as in clamp_min. On a GPU a whole block waits for this.

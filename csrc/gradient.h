@@ -17,6 +17,7 @@ struct Gradient {
   double through;
   double through_low;
   double m;
+  bool lone;  // the row has one element
 };
 
 L1NORM_HD double finite_or_zero(double x) { return is_finite(x) ? x : 0.0; }
@@ -37,6 +38,7 @@ struct GradientScale {
   double total, total_low, reciprocal;  // m * n * dot_scale()
   double part, part_low;                // h / n
   bool clamped;
+  bool lone;
 };
 
 // For a row of Value; h is the gradient of its divisor, or 0.
@@ -55,13 +57,14 @@ L1NORM_HD GradientScale make_gradient_scale(double m, Count count, double eps, d
   s.part += finite_or_zero(fma(-s.part, count.value, h) * count.reciprocal);
   s.part_low = fma(-s.part, count.value, h) * count.reciprocal;
   s.clamped = eps > 0.0 && !(m > static_cast<Value>(eps));
+  s.lone = count.lone;
   return s;
 }
 
 // dot is sum(g * x) * dot_scale() over a row of Value.
 template <typename Value>
 L1NORM_HD Gradient make_gradient(Sum dot, const GradientScale& s) {
-  Gradient d{s.inverse, s.inverse_low, 0.0, 0.0, s.m};
+  Gradient d{s.inverse, s.inverse_low, 0.0, 0.0, s.m, s.lone};
   if (s.clamped) return d;
   // mean + mean_low = sum(g * y) / n. In a row of one element that is exactly g or -g, so that through cancels g / m.
   const double plain = dot.hi * s.reciprocal;
@@ -108,16 +111,16 @@ struct PairGradient {
 };
 
 // False where pairs have no room for it, and where results must cancel exactly: in rows of one element.
-L1NORM_HD bool make_pair_gradient(const Gradient& d, int64_t length, PairGradient<float>& pair) {
+L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient<float>& pair) {
   pair.inverse = static_cast<float>(d.inverse);
   pair.inverse_low = static_cast<float>(d.inverse - static_cast<double>(pair.inverse));
   pair.through = static_cast<float>(d.through);
   pair.through_low = static_cast<float>(d.through - static_cast<double>(pair.through));
-  return length > 1 && d.m > 0x1p-100 && d.m < 0x1p100 && d.through != 0.0 && fabs(d.through) < 0x1p120;
+  return !d.lone && d.m > 0x1p-100 && d.m < 0x1p100 && d.through != 0.0 && fabs(d.through) < 0x1p120;
 }
-L1NORM_HD bool make_pair_gradient(const Gradient& d, int64_t length, PairGradient<double>& pair) {
+L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient<double>& pair) {
   pair = {d.inverse, d.inverse_low, d.through, d.through_low};
-  return length > 1 && d.m > 0x1p-900 && d.m < 0x1p900 && d.through != 0.0 && fabs(d.through) < 0x1p1000;
+  return !d.lone && d.m > 0x1p-900 && d.m < 0x1p900 && d.through != 0.0 && fabs(d.through) < 0x1p1000;
 }
 
 // Two roundings to V, of |g / m| + |through| and of the result.

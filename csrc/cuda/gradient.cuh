@@ -109,12 +109,12 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
   }
 }
 
-// Calls write() with what input_gradients() takes for elements of T, in rows of that length.
+// Calls write() with what input_gradients() takes for elements of T.
 template <typename T, typename Write>
-__device__ __forceinline__ void with_gradient(const Gradient& d, int64_t length, const Write& write) {
+__device__ __forceinline__ void with_gradient(const Gradient& d, const Write& write) {
   if constexpr (sizeof(T) != 4) {
     PairGradient<Wide<T>> pair;
-    if (make_pair_gradient(d, length, pair)) return write(pair);
+    if (make_pair_gradient(d, pair)) return write(pair);
   }
   write(d);
 }
@@ -248,9 +248,9 @@ struct HeldPair : Share<T, kEdge, kStep> {
     return tally.sum();
   }
 
-  // dot, scale and length: the row's.
-  __device__ __forceinline__ void finish(const Sum& dot, const GradientScale& scale, int64_t length) const {
-    with_gradient<T>(make_gradient<Wide<T>>(dot, scale), length, [&](const auto& d) {
+  // dot and scale: the row's.
+  __device__ __forceinline__ void finish(const Sum& dot, const GradientScale& scale) const {
+    with_gradient<T>(make_gradient<Wide<T>>(dot, scale), [&](const auto& d) {
 #pragma unroll
       for (int e = 0; e < 2 * kEdge; ++e) {
         if (edge[e] >= 0) y[edge[e]] = input_gradients(edge_g[e], edge_x[e], d)[0];

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kRelayThreads)
       __shared__ GradientScale scale;
       if (threadIdx.x == 0) scale = RowDivisor<T>(c, c.geometry.rows.at(task.row).denominator).scale(c);
       __syncthreads();
-      chunk.finish(await(board.totals + task.row), scale, c.geometry.row.count);
+      chunk.finish(await(board.totals + task.row), scale);
     } else {
       chunk.finish(await(board.totals + task.row), c);
     }

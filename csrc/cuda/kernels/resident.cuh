@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
       __shared__ GradientScale scale;
       const auto row = hold(Type<HeldPair<T, kPacks, 1, 0, Access::kOnce, kShared>>{}, places);
       if (thread == 0) scale = RowDivisor<T>(c, o.denominator).scale(c);
-      row.finish(total_of(row.sum(c)), scale, g.row.count);  // past a barrier
+      row.finish(total_of(row.sum(c)), scale);  // past a barrier
     } else {
       const auto row = hold(Type<Held<T, kPacks, 1, !kShared>>{});
       normalize_held<T, kPacks, kShared>(c, row, shared_packs, places,

@@ -211,7 +211,7 @@ __device__ __forceinline__ void differentiate(const Row& x, const Row& g, const 
     Batch<Row>::load(g, k, grads);
     tally.template add<kBatch>(grads, values, by);
   }
-  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), c.geometry.row.count, [&](const auto& d) {
+  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), [&](const auto& d) {
     if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
     for (int k = 0; k < x.count(); k += kBatch) {
       Batch<Row>::load(x, k, values);
@@ -243,7 +243,7 @@ __device__ __forceinline__ void differentiate_short(const Row& x, const Row& g, 
     tally.template set<1>(g.single(), x.single(), by);
     if constexpr (kUnits > 0) tally.template add<kUnits>(grads, values, by);
   }
-  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), kLength, [&](const auto& d) {
+  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), [&](const auto& d) {
     if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
     if constexpr (kUnits > 0) {
 #pragma unroll

@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __gr
     const Sum dot = block_sum(tally.sum(), sums);
     if (threadIdx.x == 0) shared = make_gradient<Wide<T>>(dot, scale);
     __syncthreads();
-    with_gradient<T>(shared, walk.count, [&](const auto& d) {
+    with_gradient<T>(shared, [&](const auto& d) {
 #pragma unroll 4
       for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
         const Offsets p = at(i);

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackwa
     const RowDivisor<T> divisor(c, o.denominator);
     const Row row(c, o, 0, length, kPackBytes, lane, kLanes, lane, lane);
     const GradientScale scale = divisor.scale(c);
-    row.finish(warp_sum<kLanes>(row.sum(c)), scale, length);
+    row.finish(warp_sum<kLanes>(row.sum(c)), scale);
   } else {
     const Row row(c, o, 0, length, kPackBytes, lane, kLanes, lane, lane);
     const Sum total = warp_sum<kLanes>(row.sum(c));
