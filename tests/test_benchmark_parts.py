@@ -6,10 +6,12 @@ import math
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from witnesses import Operators
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 if not BENCHMARKS.exists():
@@ -44,11 +46,25 @@ CPU = torch.device("cpu")
         ("few", (16, 16384), (1,), "contiguous"),
         ("few", (1, 4096), (1,), "contiguous"),
         ("few", (128, 256), (1,), "contiguous"),
-        ("dims", (32768, 65535), (0,), "contiguous"),
-        ("dims", (256, 512, 56, 56), (1,), "channels-last"),
-        ("dims", (64, 128, 128, 64), (1, 3), "contiguous"),
-        ("dims", (64, 128, 128, 64), (0, 2), "contiguous"),
-        ("dims", (32768, 65535), (1,), "x[:, ::2]"),
+        *[
+            (suite, *case)
+            for suite in ("dims", "backward-dims")
+            for case in (
+                ((32768, 65535), (0,), "contiguous"),
+                ((256, 512, 56, 56), (1,), "contiguous"),
+                ((256, 512, 56, 56), (1,), "channels-last"),
+                ((64, 4096, 512), (1,), "contiguous"),
+                ((16, 1024, 64, 1024), (1,), "contiguous"),
+                ((8, 1 << 20, 3), (1,), "contiguous"),
+                ((1 << 20, 3, 16), (1,), "contiguous"),
+                ((4096, 2, 65536), (1,), "contiguous"),
+                ((64, 128, 128, 64), (1, 3), "contiguous"),
+                ((64, 128, 128, 64), (0, 2), "contiguous"),
+                ((32768, 65535), (1,), "x[:, ::2]"),
+                ((32768, 65535), (1,), "x[::2]"),
+                ((32768, 65535), (1,), "x[:, 1:-1]"),
+            )
+        ],
         ("backward", (32768, 65535), (1,), "contiguous"),
         ("host", (128, 256), (1,), "contiguous"),
     ],
@@ -56,6 +72,31 @@ CPU = torch.device("cpu")
 def test_the_suites_hold_the_cases_that_were_asked_for(suite, base, dims, layout):
     found = [c for c in suites.every_case() if (c.suite, c.base, c.dims, c.layout) == (suite, base, dims, layout)]
     assert found
+
+
+def test_moved_dimensions_have_a_contiguous_twin():
+    for suite in ("dims", "backward-dims"):
+        cases = [c for c in suites.every_case() if c.suite == suite]
+        moved = [c for c in cases if c.layout in ("transposed", "permuted")]
+        wanted = {("transposed", (0,)), ("transposed", (1,)), ("permuted", (1,)), ("permuted", (1, 3))}
+        assert {(c.layout, c.dims) for c in moved} == wanted
+        for case in moved:
+            twins = [c for c in cases if c.layout == "contiguous" and (c.shape, c.dims) == (case.shape, case.dims)]
+            assert len(twins) == 1
+            small, twin = (suites.scaled(c, suites.CPU_BYTES) for c in (case, *twins))
+            assert small.shape == twin.shape
+            x = suites.LAYOUTS[case.layout](torch.empty(case.base, device="meta"))
+            assert not x.is_contiguous()
+            assert sorted(x.stride()) == sorted(torch.empty(case.base, device="meta").stride())
+
+
+def test_the_gradient_is_timed_on_what_the_forward_call_is():
+    both = {
+        suite: [(c.base, c.dims, c.layout) for c in suites.every_case() if c.suite == suite]
+        for suite in ("dims", "backward-dims")
+    }
+    assert both["dims"] == both["backward-dims"]
+    assert {c.direction for c in suites.every_case() if c.suite == "backward-dims"} == {"backward"}
 
 
 def test_every_suite_has_cases_and_rows_fill_the_memory_they_should():
@@ -87,7 +128,8 @@ def test_a_cpu_gets_smaller_tensors_of_the_same_kind():
             assert small == case
         else:
             assert math.prod(small.base) * small.itemsize > suites.CPU_BYTES // 4
-        if (case.is_rows or case.layout == "transposed") and case.length * case.itemsize <= suites.CPU_BYTES:
+        kept = case.is_rows or case.layout in ("transposed", "permuted")
+        if kept and case.length * case.itemsize <= suites.CPU_BYTES:
             assert small.length == case.length
         assert small.length % 2 == case.length % 2 or case.layout != "contiguous" or case.dims != (1,)
 
@@ -95,13 +137,14 @@ def test_a_cpu_gets_smaller_tensors_of_the_same_kind():
 def test_a_shape_takes_the_directions_of_the_suites():
     cases = suites.of_shape((4, 5), (1,), ["rows", "backward", "host"])
     assert [c.direction for c in cases] == ["forward", "backward", "host"]
+    assert [c.direction for c in suites.of_shape((4, 5), (1,), ["dims", "backward-dims"])] == ["forward", "backward"]
     both = suites.with_dtypes(cases[:1], ["float16", "float64"])
     assert [c.dtype for c in both] == ["float16", "float64"]
 
 
 @pytest.mark.parametrize("layout", suites.LAYOUTS)
 def test_layouts_are_what_they_are_called(layout):
-    base = (4, 6, 3, 5) if layout == "channels-last" else (8, 10)
+    base = (4, 6, 3, 5) if layout in ("channels-last", "permuted") else (8, 10)
     case = suites.Case("dims", base, layout=layout)
     x = case.allocate(CPU)
     assert tuple(x.shape) == case.shape
@@ -109,6 +152,8 @@ def test_layouts_are_what_they_are_called(layout):
     assert x.is_contiguous() == (layout == "contiguous")
     if layout == "channels-last":
         assert x.is_contiguous(memory_format=torch.channels_last)
+    if layout == "permuted":
+        assert (case.shape, x.stride()) == ((5, 4, 6, 3), (1, 90, 15, 5))
 
 
 # The parts.
@@ -171,6 +216,70 @@ def test_ncu_is_run_on_the_case_or_the_reason_told(monkeypatch, tmp_path):
     assert found["of_least"] == pytest.approx((8589804544 + 8589000000) / case.least_bytes)
     ncu.write_text("#!/bin/sh\necho '==ERROR== ERR_NVGPUCTRPERM'\nexit 1\n")
     assert "ERR_NVGPUCTRPERM" in dram.count(case, Path("run.py"), cuda)["unavailable"]
+
+
+@pytest.mark.parametrize("wanted", ["eager", "normalize", "softmax", "compile"])
+def test_backward_contestants_walk_one_graph_again_and_again(wanted, monkeypatch):
+    made = []
+
+    def compiled(function, **options):
+        made.append(options)
+        return torch.compile(function, backend="aot_eager", **options)
+
+    monkeypatch.setattr(peers, "compiled", compiled)
+    torch._dynamo.reset()
+    case = suites.Case("backward", (4, 6), direction="backward")
+    x, g = torch.randn(4, 6), torch.randn(4, 6)
+    entrants = {e.key: e for e in peers.backward_entrants(case, CPU, frozenset([wanted]), g)}
+    assert list(entrants) == ["add", "new-add", "ours", wanted]
+    forwards = []
+    with torch.no_grad(), Operators() as mode:
+        for _ in range(3):
+            results = {key: entrants[key].run(x, torch.empty_like(x)) for key in (wanted, "ours")}
+            forwards.append(len(mode.seen))
+    assert forwards[2] - forwards[1] < forwards[0], "the forward part ran again"
+    leaf = x.clone().requires_grad_()
+    y = {
+        "softmax": lambda: leaf.softmax(1),
+        "normalize": lambda: torch.nn.functional.normalize(leaf, 1.0, 1),
+    }.get(wanted, lambda: leaf / leaf.abs().mean(1, keepdim=True))()
+    torch.testing.assert_close(results[wanted], torch.autograd.grad(y, leaf, g)[0])
+    assert {options.get("mode") for options in made} == {None, "max-autotune-no-cudagraphs"}
+    torch._dynamo.reset()
+
+
+def test_results_of_the_forward_part_are_not_kept():
+    kept = []
+
+    def forward(x):
+        y = x * 2
+        kept.append(weakref.ref(y))
+        return y
+
+    run = peers.gradient(forward, torch.ones(3))
+    assert torch.equal(run(torch.ones(3), torch.ones(3)), torch.full((3,), 2.0))
+    assert [ref() for ref in kept] == [None]
+
+
+def test_compiled_graphs_keep_their_buffers():
+    """By default a graph that torch.compile made may give them away at its first walk, where it is compiled."""
+    from torch._functorch import config
+
+    given_away = []
+
+    class Looks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            given_away.append(config.donated_buffer)
+            return g
+
+    run = peers.gradient(Looks.apply, torch.ones(3))
+    run(torch.ones(3), torch.ones(3))
+    assert given_away[0] is False
 
 
 class FakeCuda:

@@ -36,8 +36,13 @@ def measure(case: Case, settings: Settings) -> Outcome:
     """Measure one case; what goes wrong is noted in the outcome and never raised."""
     outcome = Outcome.of(case)
     free(settings.device)
+    on_gpu = settings.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(settings.device)
     # A failed attempt has released what it held when it returns.
     _, problem = attempt(lambda: _measure(case, settings, outcome))
+    if on_gpu:
+        outcome.peak_bytes, _ = attempt(lambda: torch.cuda.max_memory_reserved(settings.device))
     if problem == "out of memory" and not outcome.lines:
         outcome.skipped = "its tensors do not fit the free memory"
     elif problem is not None:
@@ -200,9 +205,12 @@ def _fill(outcome: Outcome, ms: Mapping[str, Sequence[float]], failed: Mapping[s
         outcome.problems.append("failed: no yardstick")
         return
     outcome.yardstick = min(candidates, key=lambda key: measured[key])
+    allocating = next((key for key in measured if key in peers.ALLOCATING_YARDSTICKS), None)
     for line in outcome.lines:
         if line.ms is not None and line.ms.median > 0:
             line.of_yardstick = measured[outcome.yardstick] / line.ms.median
+            if allocating is not None and line.key not in peers.WRITING:
+                line.of_allocating = measured[allocating] / line.ms.median
 
 
 def _fill_host(outcome: Outcome, found: host.Cost) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 import l1norm
 from l1norm._cli.peers import compiled, reference
@@ -18,6 +19,9 @@ Forward = Callable[[Tensor], Tensor]
 
 OURS = frozenset({"ours", "out"})
 YARDSTICKS = frozenset({"copy", "tuned-copy", "add"})
+#: Their like for calls that allocate the result, and who writes into memory that is there.
+ALLOCATING_YARDSTICKS = frozenset({"clone", "new-add"})
+WRITING = YARDSTICKS | {"out"}
 LABELS = {
     "ours": "l1norm",
     "out": "l1norm, out=",
@@ -25,6 +29,7 @@ LABELS = {
     "tuned-copy": "Triton copy",
     "clone": "x.clone()",
     "add": "torch.add(x, g, out=o)",
+    "new-add": "torch.add(x, g)",
     "eager": "eager",
     "normalize": "F.normalize",
     "softmax": "softmax",
@@ -103,23 +108,28 @@ def backward_entrants(case: Case, device: torch.device, wanted: frozenset[str], 
     """Every contestant of a backward case: the gradient of each forward that has one."""
     functions = forwards(case, device, wanted - {"triton"})
     found = [Entrant("add", lambda x, y: torch.add(x, g, out=y))]
+    if device.type == "cpu":
+        found.append(Entrant("new-add", lambda x, y: torch.add(x, g)))
     return [*found, *(Entrant(key, gradient(function, g)) for key, function in functions.items())]
 
 
 def gradient(function: Forward, g: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return what computes the input's gradient; the forward part runs at the first call alone."""
-    results: list[tuple[Tensor, Tensor]] = []
+    """Return what computes the input's gradient; the forward part runs at the first call alone.
+
+    Of the forward's result only what the function saved stays in memory.
+    """
+    graphs: list[tuple[Tensor, GradientEdge]] = []
 
     def run(x: Tensor, _: Tensor) -> Tensor:
-        if not results:
+        if not graphs:
             with torch.enable_grad(), _keeping_graphs():
                 leaf = x.detach().requires_grad_()
-                y = function(leaf)
+                edge = get_gradient_edge(function(leaf))
                 # A compiled backward is compiled at its first use, under the same setting.
-                torch.autograd.grad(y, leaf, g, retain_graph=True)
-                results.append((leaf, y))
-        leaf, y = results[0]
-        return torch.autograd.grad(y, leaf, g, retain_graph=True)[0]
+                torch.autograd.grad(edge, leaf, g, retain_graph=True)
+                graphs.append((leaf, edge))
+        leaf, edge = graphs[0]
+        return torch.autograd.grad(edge, leaf, g, retain_graph=True)[0]
 
     return run
 

@@ -43,6 +43,8 @@ class Line:
     ms: Spread | None = None
     gb_per_s: float | None = None
     of_yardstick: float | None = None
+    #: The same of the yardstick that allocates its result as this line does; on a CPU, where that costs as much.
+    of_allocating: float | None = None
     host_us: Spread | None = None
     #: What its first call took, compilation included.
     first_call_s: float | None = None
@@ -70,6 +72,8 @@ class Outcome:
     #: Calls in a batch, each on its own input and result; 1 where the data exceed the cache.
     calls: int = 1
     flushed: bool = False
+    #: The most device memory that the case took, caches of the allocator included.
+    peak_bytes: int | None = None
     yardstick: str | None = None
     plan: str | None = None
     check: dict[str, Any] | None = None

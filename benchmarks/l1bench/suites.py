@@ -7,7 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SUITES = ("headline", "rows", "short", "long", "few", "dtypes", "dims", "backward", "host")
+SUITES = ("headline", "rows", "short", "long", "few", "dtypes", "dims", "backward", "backward-dims", "host")
+#: What the suites time that are not about the forward call.
+DIRECTIONS = {"backward": "backward", "backward-dims": "backward", "host": "host"}
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -19,11 +21,18 @@ DTYPES = {
 CPU_BYTES = 256 << 20
 CPU_QUICK_BYTES = 32 << 20
 
+# Which dimension of the base tensor each of the tensor's own is, by rank, where the layout moves them.
+_ORDERS: dict[str, Callable[[int], list[int]]] = {
+    "transposed": lambda rank: list(reversed(range(rank))),
+    "permuted": lambda rank: [rank - 1, *range(rank - 1)],
+}
+
 # What a case's tensor is of the base tensor that is allocated.
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda base: base,
     "channels-last": lambda base: base,
-    "transposed": lambda base: base.t(),
+    "transposed": lambda base: base.permute(_ORDERS["transposed"](base.dim())),
+    "permuted": lambda base: base.permute(_ORDERS["permuted"](base.dim())),
     "x[:, ::2]": lambda base: base[:, ::2],
     "x[::2]": lambda base: base[::2],
     "x[:, 1:-1]": lambda base: base[:, 1:-1],
@@ -87,7 +96,9 @@ class Case(NamedTuple):
         if self.is_rows:
             return f"{self.base[0]} x {self.base[1]}"
         dims = ", ".join(map(str, self.dims))
-        text = f"({', '.join(map(str, self.base))}) dim {dims if len(self.dims) == 1 else f'({dims})'}"
+        # A slice says of what, by its x; a moved dimension leaves no such question.
+        sizes = ", ".join(map(str, self.shape if self.layout in _ORDERS else self.base))
+        text = f"({sizes}) dim {dims if len(self.dims) == 1 else f'({dims})'}"
         return text if self.layout == "contiguous" else f"{text}, {self.layout}"
 
     def allocate(self, device: torch.device) -> Tensor:
@@ -166,28 +177,44 @@ def _dtypes() -> Iterable[Case]:
             yield Case("dtypes", shape, dtype=dtype)
 
 
+# Every dim, stride and direction: base, dims, layout and the runs it is in; twins differ in the layout alone.
+_DIMS: tuple[tuple[tuple[int, ...], tuple[int, ...], str, frozenset[str]], ...] = (
+    (HEADLINE, (0,), "contiguous", _GPU),
+    ((256, 512, 56, 56), (1,), "contiguous", _BOTH),
+    ((256, 512, 56, 56), (1,), "channels-last", _GPU),
+    ((64, 4096, 512), (1,), "contiguous", _GPU),
+    ((4096, 512, 64), (1,), "permuted", _NONE),
+    ((16, 1024, 64, 1024), (1,), "contiguous", _NONE),
+    ((8, 1 << 20, 3), (1,), "contiguous", _NONE),
+    ((1 << 20, 3, 16), (1,), "contiguous", _NONE),
+    ((4096, 2, 65536), (1,), "contiguous", _NONE),
+    ((64, 128, 128, 64), (1, 3), "contiguous", _NONE),
+    ((128, 128, 64, 64), (1, 3), "permuted", _NONE),
+    ((64, 128, 128, 64), (0, 2), "contiguous", _NONE),
+    (HEADLINE[::-1], (0,), "transposed", _NONE),
+    (HEADLINE, (1,), "contiguous", _NONE),
+    (HEADLINE[::-1], (1,), "transposed", _NONE),
+    (HEADLINE, (1,), "x[:, ::2]", _NONE),
+    (HEADLINE, (1,), "x[::2]", _NONE),
+    (HEADLINE, (1,), "x[:, 1:-1]", _NONE),
+)
+
+
 def _dims() -> Iterable[Case]:
-    yield Case("dims", HEADLINE, (0,), sets=_GPU)
-    yield Case("dims", (256, 512, 56, 56), sets=_BOTH)
-    yield Case("dims", (256, 512, 56, 56), layout="channels-last", sets=_GPU)
-    yield Case("dims", (64, 4096, 512), sets=_GPU)
-    yield Case("dims", (16, 1024, 64, 1024))
-    yield Case("dims", (8, 1 << 20, 3))
-    yield Case("dims", (1 << 20, 3, 16))
-    yield Case("dims", (4096, 2, 65536))
-    yield Case("dims", (64, 128, 128, 64), (1, 3))
-    yield Case("dims", (64, 128, 128, 64), (0, 2))
-    yield Case("dims", HEADLINE, layout="transposed")
-    for layout in ("x[:, ::2]", "x[::2]", "x[:, 1:-1]"):
-        yield Case("dims", HEADLINE, layout=layout)
+    for base, dims, layout, sets in _DIMS:
+        yield Case("dims", base, dims, layout=layout, sets=sets)
 
 
 def _backward() -> Iterable[Case]:
     yield Case("backward", HEADLINE, direction="backward", sets=_GPU, featured=True)
     for length, sets in _BACKWARD_LENGTHS.items():
         yield Case("backward", (_GIB_4 // length, length), direction="backward", sets=sets)
-    yield Case("backward", (256, 512, 56, 56), direction="backward")
     yield Case("backward", HEADLINE, dtype="bfloat16", direction="backward")
+
+
+def _backward_dims() -> Iterable[Case]:
+    for base, dims, layout, sets in _DIMS:
+        yield Case("backward-dims", base, dims, layout=layout, direction="backward", sets=sets & _BOTH)
 
 
 def _host() -> Iterable[Case]:
@@ -196,7 +223,7 @@ def _host() -> Iterable[Case]:
 
 def every_case() -> list[Case]:
     """Every case of every suite, in the order of ``SUITES``."""
-    makers = (_headline, _rows, _short, _long, _few, _dtypes, _dims, _backward, _host)
+    makers = (_headline, _rows, _short, _long, _few, _dtypes, _dims, _backward, _backward_dims, _host)
     return [case for maker in makers for case in maker()]
 
 
@@ -223,7 +250,7 @@ def _quick_cases(cases: list[Case], suite: str, named: bool) -> list[Case]:
 
 def of_shape(shape: tuple[int, ...], dims: tuple[int, ...], suites: Sequence[str]) -> list[Case]:
     """Cases of one shape the user gave: forward, and what else the named suites time."""
-    directions = dict.fromkeys(s if s in ("backward", "host") else "forward" for s in suites or ("shape",))
+    directions = dict.fromkeys(DIRECTIONS.get(s, "forward") for s in suites or ("shape",))
     return [Case("shape", shape, dims, direction=d, featured=True) for d in directions]
 
 
@@ -252,9 +279,9 @@ def scaled(case: Case, most: int) -> Case:
     size = math.prod(case.base) * case.itemsize
     if size <= most:
         return case
-    kept = [d for d in range(len(case.base)) if d not in case.dims]
-    if case.layout == "transposed":
-        kept = [1 - d for d in kept]  # dims are the transposed tensor's
+    rank = len(case.base)
+    order = _ORDERS.get(case.layout, lambda n: list(range(n)))(rank)
+    kept = [order[d] for d in range(rank) if d not in case.dims]
     enough = [d for d in kept if case.base[d] * most >= size]
     dim = enough[0] if enough else max(kept, key=lambda d: case.base[d], default=0)
     base = list(case.base)

@@ -15,6 +15,7 @@ _SHORT = {
     "tuned-copy": "Triton\ncopy",
     "clone": "clone",
     "add": "add",
+    "new-add": "add,\nnew",
     "eager": "eager",
     "normalize": "F.nor-\nmalize",
     "softmax": "soft-\nmax",
@@ -46,7 +47,9 @@ def _timed(title: str, outcomes: Sequence[Outcome]) -> Table:
     made.add_column("", overflow="fold")
     if planned:
         made.add_column("plan", overflow="fold")
-    for name in ("yardstick\nms", "ours\nms", "quartiles", "GB/s", "ours", *(_SHORT[key] for key in others), "rounds"):
+    allocating = any(line.of_allocating for o in outcomes for line in o.lines)
+    beside = ["ours", "ours, of\nclone/add"] if allocating else ["ours"]
+    for name in ("yardstick\nms", "ours\nms", "quartiles", "GB/s", *beside, *(_SHORT[key] for key in others), "rounds"):
         made.add_column(name, justify="right")
     if hosted:
         made.add_column("host µs,\nours", justify="right")
@@ -66,6 +69,7 @@ def _timed(title: str, outcomes: Sequence[Outcome]) -> Table:
             _quartiles(ours.ms),
             _whole(ours.gb_per_s),
             f"[bold]{_fraction(ours.of_yardstick)}[/]",
+            *([f"[bold]{_fraction(ours.of_allocating)}[/]"] if allocating else []),
             *(_fraction(lines[key].of_yardstick if key in lines else None) for key in others),
             str(ours.rounds or "-"),
         ]
