@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = _cases(arguments, device)
     if arguments.list:
         for case in cases:
-            print(f"{case.suite:<9} {case.name}, {case.dtype}, {case.direction}")
+            print(f"{case.suite:<13} {case.name}, {case.dtype}, {case.direction}")
         return 0
     if not cases:
         print("benchmarks/run.py: no case is in all of --suite, --dtype and --quick", file=sys.stderr)
@@ -75,6 +75,7 @@ class _Run:
         self._found: dict[str, Any] = {
             "schema": results.SCHEMA,
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "command": _command(arguments),
             "quick": arguments.quick,
             "suites": list(dict.fromkeys(c.suite for c in cases)),
             "machine": facts.machine_facts(device),
@@ -197,6 +198,20 @@ def _fit_dims(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         arguments.dim = tuple(sorted(canonical_dims(asked, rank)))
     except (IndexError, ValueError):
         parser.error(f"--dim {','.join(map(str, asked))} does not fit --shape, which has {rank} dimensions")
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Write what chose the cases and the peers as a command line, without the files that it wrote."""
+    words = ["python benchmarks/run.py"]
+    for name in ("suite", "dtype", "peers"):
+        if (chosen := getattr(arguments, name)) is not None:
+            words.append(f"--{name} {','.join(chosen) or 'none'}")
+    if arguments.shape:
+        words.append(f"--shape {'x'.join(map(str, arguments.shape))} --dim {','.join(map(str, arguments.dim))}")
+    if arguments.budget is not None:
+        words.append(f"--budget {arguments.budget:g}")
+    words += [f"--{name}" for name in ("quick", "ncu") if getattr(arguments, name)]
+    return " ".join(words)
 
 
 def _cases(arguments: argparse.Namespace, device: torch.device) -> list[suites.Case]:

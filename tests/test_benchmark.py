@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("rich")
-pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib")
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 if not BENCHMARKS.exists():
@@ -55,6 +56,9 @@ def test_json_has_everything_and_nothing_private(tmp_path):
     code, found = run_json(tmp_path, "--dtype", "float32,bfloat16", "--suite", "rows,backward,host")
     assert (code, found["ok"], found["problems"]) == (0, True, [])
     assert found["schema"] == results.SCHEMA == plots.SCHEMA
+    assert found["command"] == (
+        "python benchmarks/run.py --suite rows,backward,host --dtype float32,bfloat16 --shape 40x1001 --dim 1"
+    )
     assert {"cpu", "gpu", "cache_bytes"} <= found["machine"].keys()
     assert {"torch", "cuda", "triton", "l1norm", "commit"} <= found["versions"].keys()
     text = json.dumps(found)
@@ -99,12 +103,39 @@ def test_other_dims_are_checked_and_timed(dims, tmp_path):
     assert found["results"][0]["check"]["rows"] == found["results"][0]["rows"]
 
 
+YARDSTICKS = {"forward": ("copy", "clone"), "backward": ("add", "new-add")}
+
+
+@pytest.mark.parametrize("direction", YARDSTICKS)
 @pytest.mark.parametrize("layout", suites.LAYOUTS)
-def test_other_layouts_are_checked_and_timed(layout):
-    base = (4, 6, 3, 5) if layout == "channels-last" else (8, 10)
-    outcome = measure.measure(suites.Case("dims", base, layout=layout), settings(["eager"]))
+def test_other_layouts_are_checked_and_timed(layout, direction):
+    base = (4, 6, 3, 5) if layout in ("channels-last", "permuted") else (8, 10)
+    outcome = measure.measure(suites.Case("dims", base, layout=layout, direction=direction), settings(["eager"]))
     assert (outcome.problems, outcome.skipped) == ([], None)
-    assert {line.key for line in outcome.lines if line.ms} == {"ours", "out", "copy", "clone", "eager"}
+    assert outcome.check["rows"] == outcome.rows
+    lines = {line.key: line for line in outcome.lines if line.ms}
+    writing, allocating = YARDSTICKS[direction]
+    assert lines.keys() == {"ours", "eager", writing, allocating} | ({"out"} if direction == "forward" else set())
+    assert outcome.yardstick == writing
+    for key, line in lines.items():
+        assert line.of_yardstick == pytest.approx(lines[writing].ms.median / line.ms.median)
+        if key in ("out", writing):
+            assert line.of_allocating is None
+        else:
+            assert line.of_allocating == pytest.approx(lines[allocating].ms.median / line.ms.median)
+
+
+@pytest.mark.parametrize("layout", suites.LAYOUTS)
+def test_a_copy_is_of_the_same_view_into_the_layout_of_the_result(layout, monkeypatch):
+    seen = []
+    copy = torch.Tensor.copy_
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda y, x, *rest: (seen.append((x, y)), copy(y, x, *rest))[1])
+    case = suites.Case("dims", (4, 6, 3, 5) if layout in ("channels-last", "permuted") else (8, 10), layout=layout)
+    assert not measure.measure(case, settings()).problems
+    assert seen
+    for x, y in seen:
+        assert (tuple(x.shape), x.stride()) == (case.shape, case.allocate(CPU).stride())
+        assert y.stride() == l1norm.l1_norm(x, case.dims).stride()
 
 
 def wrong_in_one_place(x, dim=1, **keywords):
@@ -266,6 +297,13 @@ def test_a_lost_gpu_makes_the_run_start_again_with_what_is_left(tmp_path, monkey
     assert [r["dtype"] for r in found["results"]] == ["float32", "float64"]
 
 
+def test_the_command_says_what_was_chosen_and_no_files(tmp_path):
+    arguments = ["--suite", "dims,host", "--peers", "none", "--budget", "0.15", "--quick", "--json", str(tmp_path)]
+    assert run._command(run._parser().parse_args(arguments)) == (
+        "python benchmarks/run.py --suite dims,host --peers none --budget 0.15 --quick"
+    )
+
+
 # The plots.
 
 
@@ -280,11 +318,107 @@ def test_plots_are_drawn_from_the_json_alone(kind, tmp_path):
     (tmp_path / "in.json").write_text(json.dumps(found))
     assert plot.main([str(tmp_path / "in.json"), str(tmp_path / "plots"), "--format", kind]) == 0
     names = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert names == {f"{n}.{kind}" for n in ("fraction-of-copy-float32", "fraction-of-copy-few", "host-cost")}
+    assert names == {f"{n}.{kind}" for n in ("fraction-of-copy-float32", "fraction-of-copy-few-float32", "host-cost")}
     first = (tmp_path / "plots" / f"fraction-of-copy-float32.{kind}").read_bytes()
     plots.write(found, tmp_path / "plots", kind)
     assert (tmp_path / "plots" / f"fraction-of-copy-float32.{kind}").read_bytes() == first
     assert str(Path.home()).encode() not in first
+
+
+def result(suite="dims", name="(4, 5) dim 0", direction="forward", length=5, dtype="float32", calls=1, **lines):
+    return {
+        "suite": suite, "name": name, "shape": [4, length], "dims": [0 if "dim 0" in name else 1], "length": length,
+        "dtype": dtype, "layout": "contiguous", "direction": direction, "calls": calls,
+        "yardstick": "copy" if direction == "forward" else "add",
+        "lines": [
+            {"key": key, "label": key, "ms": {"median": 1 / f, "q1": 0.9 / f, "q3": 1.1 / f}, "of_yardstick": f,
+             "gb_per_s": 1000 * f, "host_us": None}
+            for key, f in lines.items()
+        ],
+    }  # fmt: skip
+
+
+def found_of(*outcomes):
+    gpu = {"name": "a GPU"}
+    return {
+        "schema": plots.SCHEMA, "command": "python benchmarks/run.py --suite dims", "versions": {"torch": "2"},
+        "machine": {"gpu": gpu, "cpu": "a CPU", "threads": 2}, "results": list(outcomes),
+    }  # fmt: skip
+
+
+def test_gradients_are_drawn_over_the_length_with_every_peer(tmp_path):
+    peers = {"ours": 0.9, "eager": 0.2, "softmax": 0.5, "compile": 0.6}
+    cases = [result("backward", f"4 x {n}", "backward", n, **peers) for n in (16, 64, 512)]
+    figures = plots._figures(found_of(*cases))
+    assert list(figures) == ["backward-float32"]
+    (axes,) = figures["backward-float32"].axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines() if len(line.get_xdata()) == 3}
+    assert drawn == {
+        label: [[16, f], [64, f], [512, f]]
+        for label, f in {"l1norm": 0.9, "eager": 0.2, "softmax": 0.5, "torch.compile": 0.6}.items()
+    }
+    assert "torch.add(x, g, out=o)" in axes.get_ylabel()
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_dims_are_drawn_case_by_case(direction, tmp_path):
+    suite = "dims" if direction == "forward" else "backward-dims"
+    cases = [
+        result(suite, direction=direction, ours=0.9, softmax=0.5),
+        result(suite, "4 x 9", direction, 9, ours=0.8),
+        result(suite, "(4, 9) dim 1, x[::2]", direction, 9, ours=0.7, softmax=0.4),
+        result(suite, direction=direction, dtype="float16", ours=0.6),
+    ]
+    figures = plots._figures(found_of(*cases))
+    prefix = "fraction-of-copy" if direction == "forward" else "backward"
+    assert list(figures) == [f"{prefix}-dims-float32", f"{prefix}-dims-float16"]
+    (axes,) = figures[f"{prefix}-dims-float32"].axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert drawn["l1norm"] == [[0.9, 0], [0.8, 1], [0.7, 2]]
+    assert drawn["softmax"] == [[0.5, 0], [0.4, 2]]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["(4, 5) dim 0", "(4, 9) dim 1", "(4, 9) dim 1, x[::2]"]
+
+
+def test_plots_compare_who_allocates_with_who_allocates(tmp_path):
+    case = result(ours=0.2, out=0.9)
+    case["lines"][0]["of_allocating"] = 0.95
+    (axes,) = plots._figures(found_of(case))["fraction-of-copy-dims-float32"].axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+    assert (drawn["l1norm"], drawn["l1norm, out="]) == ([[0.95, 0]], [[0.9, 0]])
+    assert "allocates" in axes.get_xlabel()
+
+
+def test_all_committed_results_are_drawn_and_nothing_twice(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(plot, "RESULTS", tmp_path)
+    (tmp_path / "demo-h200.json").write_text("{}")
+    for name, suite in (("h200.json", "dims"), ("h200-backward.json", "backward-dims"), ("cpu-dims.json", "dims")):
+        direction = "backward" if suite == "backward-dims" else "forward"
+        (tmp_path / name).write_text(json.dumps(found_of(result(suite, direction=direction, ours=0.9))))
+    assert plot.main([]) == 0
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.glob("*/*")} == {
+        "h200/fraction-of-copy-dims-float32.svg",
+        "h200/backward-dims-float32.svg",
+        "cpu/fraction-of-copy-dims-float32.svg",
+    }
+    (tmp_path / "h200-dims.json").write_text(json.dumps(found_of(result("dims", ours=0.9))))
+    assert plot.main([]) == 2
+    assert "a second time" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        plot.main([str(tmp_path / "h200.json")])
+
+
+def test_committed_plots_are_those_of_the_committed_results(tmp_path):
+    """Byte for byte where matplotlib is the one that drew them."""
+    names = set()
+    for path, folder in plot.committed(BENCHMARKS / "results"):
+        for drawn in plots.write(json.loads(path.read_text()), tmp_path / folder.name):
+            names.add(drawn.relative_to(tmp_path))
+            there = (folder / drawn.name).read_text()
+            version = re.search(r"<dc:title>Matplotlib v([\d.]+)", there)
+            if version and version[1] == matplotlib.__version__:
+                assert drawn.read_text() == there, f"{drawn.name} is no plot of {path.name}: python benchmarks/plot.py"
+    assert names == {path.relative_to(BENCHMARKS / "results") for path in (BENCHMARKS / "results").glob("*/*")}
 
 
 def test_plots_refuse_what_they_cannot_read(tmp_path, capsys):

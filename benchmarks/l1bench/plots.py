@@ -14,7 +14,6 @@ SCHEMA = 1
 _STYLES: dict[str, tuple[str, str, str]] = {
     "ours": ("l1norm", "#c1121f", "o"),
     "out": ("l1norm, out=", "#f4845f", "o"),
-    "clone": ("x.clone()", "#aaaaaa", "|"),
     "triton": ("Triton row kernel", "#2a9d8f", "^"),
     "autotune": ("torch.compile max-autotune", "#1d4e89", "s"),
     "compile": ("torch.compile", "#4f9ee3", "s"),
@@ -32,6 +31,10 @@ _STYLE: Any = {
     "savefig.facecolor": "white",
     "axes.axisbelow": True,
 }
+
+# How files begin, and which suites are drawn case by case.
+_PREFIX = {"forward": "fraction-of-copy", "backward": "backward"}
+_DIMS_SUITES = ("dims", "backward-dims")
 
 Outcomes = list[dict[str, Any]]
 
@@ -55,20 +58,20 @@ def _figures(found: dict[str, Any]) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     measured = [r for r in found["results"] if r["yardstick"]]
     lines: dict[tuple[str, str], Outcomes] = defaultdict(list)
-    bars: dict[str, Outcomes] = defaultdict(list)
+    cases: dict[str, Outcomes] = defaultdict(list)
     for result in measured:
         plain = result["layout"] == "contiguous" and len(result["shape"]) == 2 and result["dims"] == [1]
+        # Rows among the suites of dims stand beside their twins of other strides.
+        dims = not plain or result["suite"] in _DIMS_SUITES
         # Batches in a graph are another way to measure: they are no points of the same line.
-        if plain and result["calls"] == 1:
+        if not dims and result["calls"] == 1:
             lines[result["direction"], result["dtype"]].append(result)
         else:
-            kind = "few" if plain else "dims"
-            bars[f"{'fraction-of-copy' if result['direction'] == 'forward' else 'backward'}-{kind}"].append(result)
+            cases[f"{_PREFIX[result['direction']]}-{'dims' if dims else 'few'}-{result['dtype']}"].append(result)
     for (direction, dtype), results in lines.items():
         if len({r["length"] for r in results}) > 1:
-            name = f"{'fraction-of-copy' if direction == 'forward' else 'backward'}-{dtype}"
-            figures[name] = _over_length(found, results, direction, dtype)
-    for name, results in bars.items():
+            figures[f"{_PREFIX[direction]}-{dtype}"] = _over_length(found, results, direction, dtype)
+    for name, results in cases.items():
         figures[name] = _by_case(found, results)
     hosts = [r for r in found["results"] if r["direction"] == "host" and any(x["host_us"] for x in r["lines"])]
     if hosts:
@@ -81,27 +84,27 @@ def _over_length(found: dict[str, Any], results: Outcomes, direction: str, dtype
     points: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for result in results:
         for line in result["lines"]:
-            if line["of_yardstick"] is not None and line["key"] in _STYLES:
-                points[line["key"]].setdefault(result["length"], line | {"yardstick": result["yardstick"]})
+            if _fraction(line) is not None and line["key"] in _STYLES:
+                points[line["key"]].setdefault(result["length"], line)
     for key, (label, colour, marker) in _STYLES.items():
         if key not in points:
             continue
         lengths = sorted(points[key])
-        middle = [points[key][n]["of_yardstick"] for n in lengths]
+        middle = [_fraction(points[key][n]) or 0.0 for n in lengths]
         ours = key in ("ours", "out")
         axes.plot(
             lengths, middle, color=colour, marker=marker, markersize=5 if ours else 4, label=label,
             linewidth=2.4 if ours else 1.1, zorder=3 if ours else 2,
         )  # fmt: skip
         # The spread of the contestant's time, at the yardstick's median.
-        scale = [points[key][n]["of_yardstick"] * points[key][n]["ms"]["median"] for n in lengths]
+        scale = [m * points[key][n]["ms"]["median"] for m, n in zip(middle, lengths, strict=True)]
         low = [s / points[key][n]["ms"]["q3"] for s, n in zip(scale, lengths, strict=True)]
         high = [s / points[key][n]["ms"]["q1"] for s, n in zip(scale, lengths, strict=True)]
         axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("elements in a row")
-    yard = "a copy" if direction == "forward" else "torch.add(x, g)"
-    axes.set_ylabel(f"fraction of the speed of {yard}")
+    yard = "a copy" if direction == "forward" else "torch.add(x, g, out=o)"
+    axes.set_ylabel(f"fraction of the speed of {yard}{_beside(results)}")
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle="--", zorder=1)
     axes.set_ylim(bottom=0)
     axes.grid(True, color="#dddddd", linewidth=0.6)
@@ -112,25 +115,32 @@ def _over_length(found: dict[str, Any], results: Outcomes, direction: str, dtype
 
 
 def _by_case(found: dict[str, Any], results: Outcomes) -> Figure:
-    keys = [k for k in _STYLES if any(x["key"] == k and x["of_yardstick"] for r in results for x in r["lines"])]
-    figure, axes = _axes(8.5, 1.2 + len(results) * (0.16 * len(keys) + 0.2))
-    height = 0.85 / max(1, len(keys))
-    for index, key in enumerate(keys):
-        label, colour, _ = _STYLES[key]
-        places, widths = [], []
+    """Draw a row of marks for each case."""
+    figure, axes = _axes(8.5, 1.2 + 0.32 * len(results))
+    for key, (label, colour, marker) in _STYLES.items():
+        places, fractions = [], []
         for place, result in enumerate(results):
             for line in result["lines"]:
-                if line["key"] == key and line["of_yardstick"]:
-                    places.append(place + (index - (len(keys) - 1) / 2) * height)
-                    widths.append(line["of_yardstick"])
-        axes.barh(places, widths, height=height * 0.9, color=colour, label=label)
+                fraction = _fraction(line)
+                if line["key"] == key and fraction is not None:
+                    places.append(place)
+                    fractions.append(fraction)
+        ours = key in ("ours", "out")
+        if places:
+            axes.plot(
+                fractions, places, color=colour, marker=marker, markersize=8 if ours else 6, label=label,
+                linestyle="none", zorder=3 if ours else 2,
+            )  # fmt: skip
+    direction = results[0]["direction"]
     axes.set_yticks(range(len(results)), [_case_name(r) for r in results])
-    axes.invert_yaxis()
-    axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
-    axes.grid(True, axis="x", color="#dddddd", linewidth=0.6)
-    yard = "a copy of the same tensor" if results[0]["direction"] == "forward" else "torch.add(x, g)"
-    axes.set_xlabel(f"fraction of the speed of {yard}")
-    axes.set_title(_where(found), loc="left", fontsize=10)
+    axes.set_ylim(len(results) - 0.5, -0.5)
+    axes.set_xlim(0, max(1.05, axes.get_xlim()[1]))
+    axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--", zorder=1)
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    yard = "a copy of the same tensor" if direction == "forward" else "torch.add(x, g, out=o) of the same tensors"
+    axes.set_xlabel(f"fraction of the speed of {yard}{_beside(results)}")
+    what = "x / mean(|x|)" if direction == "forward" else "the gradient of x / mean(|x|)"
+    axes.set_title(f"{what}, {results[0]['dtype']}\n{_where(found)}", loc="left", fontsize=10)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return figure
 
@@ -162,9 +172,24 @@ def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def _fraction(line: dict[str, Any]) -> float | None:
+    """Of the yardstick that allocates its result, where that was timed and the contestant does so too."""
+    allocating: float | None = line.get("of_allocating")
+    of_yardstick: float | None = line["of_yardstick"]
+    return of_yardstick if allocating is None else allocating
+
+
+def _beside(results: Outcomes) -> str:
+    """What an axis says of those that allocate."""
+    allocating = any(line.get("of_allocating") is not None for r in results for line in r["lines"])
+    return ",\nor of the same with a result of its own where the contestant allocates one" if allocating else ""
+
+
 def _case_name(result: dict[str, Any]) -> str:
-    backward = ", backward" if result["direction"] == "backward" else ""
-    return f"{result['name']}{'' if result['dtype'] == 'float32' else ' ' + result['dtype']}{backward}"
+    """Name all but the dtype; rows, which have a name of their own in tables, as the others."""
+    if result["suite"] in _DIMS_SUITES and "dim" not in result["name"]:
+        return f"({', '.join(map(str, result['shape']))}) dim {result['dims'][0]}"
+    return str(result["name"])
 
 
 def _where(found: dict[str, Any]) -> str:
