@@ -9,7 +9,9 @@
 #include <pybind11/stl.h>
 #pragma pop_macro("TORCH_TARGET_VERSION")
 
+#include <array>
 #include <stdexcept>
+#include <vector>
 
 #include "build_info.h"
 #include "cuda/override.h"
@@ -17,6 +19,29 @@
 #include "tensors.h"
 
 namespace {
+
+// What kernels make of indices: {input, grad, output, denominator} of each of the rows, and of each of the elements.
+pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                        const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
+                        const std::vector<int64_t>& dims, const std::vector<int64_t>& rows,
+                        const std::vector<int64_t>& elements) {
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
+  l1norm::Geometry g;
+  if (!l1norm::make_geometry(static_cast<int>(rank), sizes.data(), strides.data(), grad_strides.data(),
+                             out_strides.data(), reduced.data(), g)) {
+    throw std::runtime_error("more dimensions that cannot be merged than kernels walk");
+  }
+  const auto all = [](const l1norm::Walk& walk, const std::vector<int64_t>& indices) {
+    std::vector<std::array<int64_t, 4>> found;
+    for (const int64_t i : indices) {
+      const l1norm::Offsets o = walk.at(i);
+      found.push_back({o.input, o.grad, o.output, o.denominator});
+    }
+    return found;
+  };
+  return pybind11::make_tuple(all(g.rows, rows), all(g.row, elements));
+}
 
 // What a call's tensors are to the plan: rows, length, held, dense.
 pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
@@ -130,6 +155,9 @@ PYBIND11_MODULE(_C, m) {
         "Whether two strided views of one shape, `distance` elements apart in one storage, share an element.");
   m.def("overlaps_itself", &l1norm::overlaps_itself, pybind11::arg("sizes"), pybind11::arg("strides"),
         "Whether two indices of a strided view name one element.");
+  m.def("offsets", &offsets, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("grad_strides"),
+        pybind11::arg("out_strides"), pybind11::arg("dims"), pybind11::arg("rows"), pybind11::arg("elements"),
+        "Where rows start, and where elements lie in their row, in input, grad, output and denominator.");
   m.def(
       "shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
       pybind11::arg("dims"),
