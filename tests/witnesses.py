@@ -1,6 +1,7 @@
-"""Who follows operators, to tell which way a call went."""
+"""Who follows operators, to tell which way a call went; the formula that it is to agree with."""
 
 import torch
+from samples import make_rows
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -45,3 +46,20 @@ class Subclass(torch.Tensor):
 def expected_of(x, *settings):
     """By the public operator, which the short way goes past."""
     return torch.ops.l1norm.l1_norm(x.detach(), *settings)
+
+
+def formula(x, dim=1, reduction="mean", eps=0.0):
+    magnitudes = x.abs()
+    m = magnitudes.mean(dim, True) if reduction == "mean" else magnitudes.sum(dim, True)
+    return x / m.clamp_min(eps)
+
+
+def doubles(*shape, device, seed=0):
+    """Away from the kink at 0."""
+    x = make_rows("randn", *shape, dtype=torch.float64, device=device, seed=seed)
+    return x + torch.where(x < 0, -0.25, 0.25)
+
+
+def full_way(x, dim=1, reduction=1, eps=0.0):
+    """By the public operator, recorded for derivatives."""
+    return torch.ops.l1norm.l1_norm(x, dim, reduction, eps)
