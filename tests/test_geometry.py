@@ -123,6 +123,9 @@ def test_large_indices_give_the_offsets_of_python_integers(view):
             assert denominator == (turn if part is parts[0] else 0)
             assert seen.setdefault(index, grad) == grad
         assert len(set(seen.values())) == len(seen), "two indices are one element"
+        # In whatever order the loops are: they start and end together.
+        assert seen[0] == 0
+        assert seen[indices[1]] == sum((sizes[d] - 1) * grad_strides[d] for d in part)
 
 
 @pytest.mark.parametrize("power", [31, 32, 40, 50, 60])
