@@ -1,5 +1,5 @@
-// What becomes of a row: a sum over it, what that comes to, and the row's result. The sources of rows and run_rows()
-// are templates over it.
+// What becomes of rows: sums over them, what those come to, and their results. The sources of tiles and run_tiles() are
+// templates over it.
 #pragma once
 
 #include "../call.h"
@@ -14,6 +14,18 @@ struct Operands {
   const void* grad;  // null in a forward call
 };
 
+struct LinesOf {
+  Lines input, grad;
+};
+
+// Arrays of one number a column.
+struct Numbers {
+  double* first;
+  int64_t space;
+
+  double* operator[](int64_t i) const { return first + i * space; }
+};
+
 struct Forward {
   using Factor = Divisor;
   static constexpr bool kGrad = false;
@@ -23,17 +35,45 @@ struct Forward {
   }
 
   template <typename Value>
-  static Divisor finish_row(const Call& c, int64_t row, Sum sum) {
+  static Divisor finish_row(const Call& c, int64_t denominator, Sum sum, bool first) {
     const Divisor m = make_divisor<Value>(sum, c.count, c.eps);
-    if (c.denominator != nullptr) {
-      static_cast<Value*>(c.denominator)[c.geometry.rows.at(row).denominator] = rounded(m, Value{});
-    }
+    if (c.denominator != nullptr && first) static_cast<Value*>(c.denominator)[denominator] = rounded(m, Value{});
     return m;
   }
 
   static void write(const RowKernels& kernels, const Operands& from, void* y, int64_t n, const Divisor& m,
                     bool streaming) {
     kernels.divide(from.input, y, n, m, streaming);
+  }
+
+  // Of columns: hi, lo, shift, inverse.
+  static constexpr int64_t kNumbers = 4;
+  static constexpr int64_t kShared = 4;  // the first ones, known once a row's sum is
+
+  static Divisors divisors(const Numbers& a) { return {a[0], a[1], a[2], a[3]}; }
+
+  template <typename Value>
+  static void open(const Call&, const int64_t*, int64_t, int64_t, const Numbers&) {}
+
+  static void sum_columns(const ColumnKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers&,
+                          Sums sums) {
+    kernels.sum(from.input, lines, n, sums);
+  }
+
+  template <typename Value>
+  static void finish_columns(const Call& c, const ColumnKernels& kernels, const int64_t* denominators, int64_t n,
+                             Sums sums, const Numbers& a, bool first) {
+    kernels.make_divisors(sums, n, c.count, c.eps, divisors(a));
+    if (c.denominator == nullptr || !first) return;
+    for (int64_t i = 0; i < n; ++i) {
+      const Divisor m{a[0][i], a[1][i], static_cast<int>(a[2][i])};
+      static_cast<Value*>(c.denominator)[denominators[i]] = rounded(m, Value{});
+    }
+  }
+
+  static void write_columns(const ColumnKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines,
+                            int64_t n, const Numbers& a, bool streaming) {
+    kernels.divide(from.input, y, y_step, lines, n, divisors(a), streaming);
   }
 };
 
@@ -42,27 +82,62 @@ struct Backward {
   static constexpr bool kGrad = true;
 
   template <typename Value>
-  static double divisor(const Call& c, int64_t denominator) {
-    return static_cast<double>(static_cast<const Value*>(c.denominator)[denominator]);
+  static double number(const void* numbers, int64_t denominator) {
+    return numbers == nullptr ? 0.0 : static_cast<double>(static_cast<const Value*>(numbers)[denominator]);
   }
 
   static Sum sum(const Call& c, const RowKernels& kernels, int64_t denominator, const Operands& from, int64_t n) {
-    const double scale = c.dtype == DType::kDouble ? dot_scale<double>(divisor<double>(c, denominator), c.count) : 1.0;
+    const double scale =
+        c.dtype == DType::kDouble ? dot_scale<double>(number<double>(c.denominator, denominator), c.count) : 1.0;
     return kernels.dot(from.grad, from.input, n, scale);
   }
 
   template <typename Value>
-  static Gradient finish_row(const Call& c, int64_t row, Sum sum) {
-    const int64_t denominator = c.geometry.rows.at(row).denominator;
-    const Value* h = static_cast<const Value*>(c.grad_denominator);
-    return make_gradient<Value>(sum,
-                                make_gradient_scale<Value>(divisor<Value>(c, denominator), c.count, c.eps,
-                                                           h == nullptr ? 0.0 : static_cast<double>(h[denominator])));
+  static Gradient finish_row(const Call& c, int64_t denominator, Sum sum, bool) {
+    return make_gradient<Value>(
+        sum, make_gradient_scale<Value>(number<Value>(c.denominator, denominator), c.count, c.eps,
+                                        number<Value>(c.grad_denominator, denominator)));
   }
 
   static void write(const RowKernels& kernels, const Operands& from, void* y, int64_t n, const Gradient& d,
                     bool streaming) {
     kernels.differentiate(from.grad, from.input, y, n, d, streaming);
+  }
+
+  // Of columns: inverse, inverse_low, through, through_low, m; the divisors' gradients; scales of products.
+  static constexpr int64_t kNumbers = 7;
+  static constexpr int64_t kShared = 5;
+
+  static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4]}; }
+
+  // n columns, of them `rows` different ones.
+  template <typename Value>
+  static void open(const Call& c, const int64_t* denominators, int64_t rows, int64_t n, const Numbers& a) {
+    for (int64_t i = 0; i < rows; ++i) {
+      a[4][i] = number<Value>(c.denominator, denominators[i]);
+      a[5][i] = number<Value>(c.grad_denominator, denominators[i]);
+    }
+    for (int64_t i = rows; i < rows + kColumnPadding; ++i) a[4][i] = 1.0, a[5][i] = 0.0;
+    if constexpr (sizeof(Value) == sizeof(double)) {
+      for (int64_t i = 0; i < rows; ++i) a[6][i] = dot_scale<Value>(a[4][i], c.count);
+      for (int64_t i = rows; i < n + kColumnPadding; ++i) a[6][i] = a[6][i - rows];
+    }
+  }
+
+  static void sum_columns(const ColumnKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers& a,
+                          Sums sums) {
+    kernels.dot(from.grad, from.input, lines, n, a[6], sums);
+  }
+
+  template <typename Value>
+  static void finish_columns(const Call& c, const ColumnKernels& kernels, const int64_t*, int64_t n, Sums sums,
+                             const Numbers& a, bool) {
+    kernels.make_gradients(sums, a[4], a[5], n, c.count, c.eps, gradients(a));
+  }
+
+  static void write_columns(const ColumnKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines,
+                            int64_t n, const Numbers& a, bool streaming) {
+    kernels.differentiate(from.grad, from.input, y, y_step, lines, n, gradients(a), streaming);
   }
 };
 

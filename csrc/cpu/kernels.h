@@ -1,4 +1,4 @@
-// The CPU's row kernels: one table of functions for each instruction set, the best one chosen at run time.
+// The CPU's kernels: one table of functions for each instruction set, the best one chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,33 @@
 
 namespace l1norm::cpu {
 
-// Kernels for contiguous elements of one type. Pointers need the type's own alignment only.
+// Lines of neighbours in memory, `step` elements apart.
+struct Lines {
+  const void* p;
+  int64_t step;
+};
+
+// Sums of columns, hi + lo.
+struct Sums {
+  double* hi;
+  double* lo;
+};
+
+// What columns are divided by: a Divisor's fields, and 1 / hi, or NaN where the vectors cannot divide.
+struct Divisors {
+  double *hi, *lo, *shift, *inverse;
+};
+
+// A Gradient's fields.
+struct Gradients {
+  double *inverse, *inverse_low, *through, *through_low, *m;
+};
+
+// Kernels for elements of one type. Pointers need the type's own alignment only. A row's kernels take n elements that
+// share a sum and a divisor; those of columns take lines of n elements, the i-th of each of column i. Arrays of numbers
+// of columns are kColumnPadding longer than n, and what is there is used without effect.
+constexpr int64_t kColumnPadding = 8;
+
 struct RowKernels {
   // The sum of the magnitudes of n elements.
   Sum (*sum)(const void* x, int64_t n);
@@ -21,22 +47,42 @@ struct RowKernels {
   void (*differentiate)(const void* g, const void* x, void* y, int64_t n, const Gradient& gradient, bool streaming);
 };
 
+// As a row's, of columns.
+struct ColumnKernels {
+  void (*sum)(Lines x, int64_t lines, int64_t n, Sums sums);  // adds to the sums
+  void (*make_divisors)(Sums sums, int64_t n, Count count, double eps, Divisors divisors);
+  void (*divide)(Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Divisors& divisors, bool streaming);
+  void (*dot)(Lines g, Lines x, int64_t lines, int64_t n, const double* scales, Sums sums);  // adds to the sums
+  // m: the divisors; h: their gradients.
+  void (*make_gradients)(Sums dots, const double* m, const double* h, int64_t n, Count count, double eps,
+                         Gradients gradients);
+  void (*differentiate)(Lines g, Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Gradients& gradients,
+                        bool streaming);
+};
+
+// Casts and copies between layouts: the element in row i and column j of a block is p[i * row + j * column].
+struct Block {
+  int64_t rows, columns;
+  int64_t from_row, from_column;
+  int64_t to_row, to_column;
+};
+using Copy = void (*)(const void* from, void* to, const Block& block);
+
+struct Kernels {
+  RowKernels row;
+  ColumnKernels columns;
+  Copy copy_from[4];  // by index_of(DType)
+};
+
+constexpr int index_of(DType t) {
+  return t == DType::kHalf ? 0 : t == DType::kBFloat16 ? 1 : t == DType::kFloat ? 2 : 3;
+}
+
 struct Capability {
   const char* name;
-  RowKernels half, bfloat16, float32, float64;
+  Kernels kernels[4];
 
-  const RowKernels& of(DType t) const {
-    switch (t) {
-      case DType::kHalf:
-        return half;
-      case DType::kBFloat16:
-        return bfloat16;
-      case DType::kFloat:
-        return float32;
-      default:
-        return float64;
-    }
-  }
+  const Kernels& of(DType t) const { return kernels[index_of(t)]; }
 };
 
 extern const Capability kDefault;

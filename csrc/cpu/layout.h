@@ -1,0 +1,157 @@
+// Geometry -> how threads' work is cut, from numbers alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "../call.h"
+
+namespace l1norm::cpu {
+
+// The innermost loop, or one of a single step.
+struct Inner {
+  int64_t size = 1;
+  Offsets stride{};
+
+  explicit Inner(const Walk& w) {
+    if (w.dims == 0) return;
+    size = w.size[w.dims - 1];
+    stride = w.stride[w.dims - 1];
+  }
+};
+
+// A walk from an index on, run by run of the innermost loop, without a division a step.
+class Runs {
+ public:
+  Runs() = default;
+
+  Runs(const Walk& walk, int64_t index) : walk_(&walk), at_(walk.at(index)), left_(1) {
+    for (int d = walk.dims - 1; d >= 0; --d) {
+      index_[d] = index % walk.size[d];
+      index /= walk.size[d];
+    }
+    if (walk.dims > 0) left_ = walk.size[walk.dims - 1] - index_[walk.dims - 1];
+  }
+
+  const Offsets& at() const { return at_; }
+  int64_t left() const { return left_; }  // elements of this run from at() on
+
+  // n is at most left().
+  void advance(int64_t n) {
+    left_ -= n;
+    if (walk_->dims == 0) return;
+    int d = walk_->dims - 1;
+    index_[d] += n;
+    move(d, n);
+    if (left_ > 0) return;
+    for (; d > 0 && index_[d] == walk_->size[d]; --d) {
+      move(d, -index_[d]);
+      index_[d] = 0;
+      ++index_[d - 1];
+      move(d - 1, 1);
+    }
+    left_ = walk_->size[walk_->dims - 1];
+  }
+
+ private:
+  void move(int d, int64_t n) {
+    const Offsets& s = walk_->stride[d];
+    at_.input += n * s.input;
+    at_.grad += n * s.grad;
+    at_.output += n * s.output;
+    at_.denominator += n * s.denominator;
+  }
+
+  const Walk* walk_ = nullptr;
+  Offsets at_{};
+  int64_t left_ = 0;
+  int64_t index_[kMaxDims];
+};
+
+constexpr int64_t Offsets::* kOperands[] = {&Offsets::input, &Offsets::grad, &Offsets::output};
+
+// Rows in tiles: neighbouring rows side by side, or one row a tile where its own elements are the neighbours in memory.
+struct Layout {
+  static constexpr int64_t kMostRows = 512;
+
+  bool by_columns;  // vectors lie across rows, not along them
+  int64_t rows;     // of a tile, at most
+  int64_t fold;     // elements of a row that a line of a tile holds, of every row
+  int64_t tiles;
+  int64_t tiles_a_run;  // 0: tiles pay no heed to runs
+  int64_t chunk;        // elements of a row that are copied together
+  bool direct[3];       // input, grad, output: worked on where they are, without a copy
+
+  int64_t first_row(int64_t tile, const Geometry& g) const {
+    if (tiles_a_run == 0) return tile * rows;
+    return tile / tiles_a_run * Inner(g.rows).size + tile % tiles_a_run * rows;
+  }
+
+  int64_t rows_in(int64_t tile, const Geometry& g) const {
+    if (tiles_a_run == 0) return std::min(rows, g.rows.count - tile * rows);
+    return std::min(rows, Inner(g.rows).size - tile % tiles_a_run * rows);
+  }
+};
+
+inline Layout make_layout(const Call& c, int64_t threads) {
+  constexpr int64_t kCacheBytes = 512 << 10;    // that a tile had better stay below, so that it is read from memory once
+  constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
+  constexpr int64_t kChunkBytes = 64 << 10;
+  constexpr int64_t kShortRow = 32;   // elements of rows that vectors hold side by side, whatever their strides
+  constexpr int64_t kShortRun = 32;   // rows, neighbours in memory, that repay a tile of their own
+  constexpr int64_t kLongRun = 512;   // elements of a row, neighbours in memory, that repay a call of their own
+  constexpr int64_t kLeastRows = 64;  // lines of a tile of fewer waste what memory delivers
+  constexpr int64_t kFolded = 192;    // columns in a line of narrow tiles
+
+  const Geometry& g = c.geometry;
+  const Inner k(g.rows), l(g.row);
+  const int64_t rows = g.rows.count, length = g.row.count, size = element_size(c.dtype);
+  const bool backward = c.grad != nullptr, casts = c.input_dtype != c.dtype;
+  const bool used[] = {true, backward, true};
+
+  Layout t{};
+  const auto across = [&](int64_t Offsets::* o) {
+    return length == 1 || (rows > 1 && k.stride.*o != 0 && k.stride.*o < l.stride.*o);
+  };
+  t.by_columns = rows > 0 && length > 0 &&
+                 (across(&Offsets::output) || across(&Offsets::input) || (length <= kShortRow && rows >= kShortRun));
+  t.fold = 1;
+  if (!t.by_columns) {
+    t.rows = 1;
+    t.tiles = rows;
+    t.chunk = std::min<int64_t>(length, kChunkBytes / size);
+    for (int i = 0; i < 3; ++i) {
+      t.direct[i] = !(casts && i == 0) && l.stride.*kOperands[i] == 1 && (g.row.dims <= 1 || l.size >= kLongRun);
+    }
+    return t;
+  }
+
+  const auto each_used = [&](const auto& is) {
+    return is(0) && (!used[1] || is(1)) && is(2);
+  };
+  const auto unit = [&](int i) { return !(casts && i == 0) && k.stride.*kOperands[i] == 1; };
+  const auto packed = [&](int i) { return unit(i) && l.stride.*kOperands[i] == k.size; };
+  const bool narrow = k.size < kShortRun;
+  const bool folds = narrow && l.size * k.size >= 2 * kFolded && each_used(packed);
+  const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
+  int64_t most = kCacheBytes / row_bytes / kLeastRows * kLeastRows;
+  most = std::min(most, (rows / (4 * threads) + kLeastRows - 1) / kLeastRows * kLeastRows);
+  most = std::clamp(most, kLeastRows, Layout::kMostRows);
+  if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
+    const int64_t cuts = (k.size + most - 1) / most;
+    t.rows = std::min(k.size, ((k.size + cuts - 1) / cuts + 15) / 16 * 16);
+    t.tiles_a_run = (k.size + t.rows - 1) / t.rows;
+    t.tiles = rows / k.size * t.tiles_a_run;
+    for (int i = 0; i < 3; ++i) t.direct[i] = unit(i);
+    if (folds) t.fold = kFolded / t.rows;
+  } else {
+    t.rows = std::min(rows, most);
+    t.tiles = (rows + t.rows - 1) / t.rows;
+    if (t.rows < kShortRun) t.fold = kFolded / t.rows;
+  }
+  const bool whole = length * t.rows * size <= kScratchBytes;
+  t.chunk = whole ? length : std::max(kChunkBytes / (t.rows * size) / t.fold * t.fold, t.fold);
+  return t;
+}
+
+}  // namespace l1norm::cpu

@@ -1,0 +1,296 @@
+// Sources of tiles for run_tiles(): rows side by side, in tiles whose copies are small, or one row at a time.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "direction.h"
+#include "layout.h"
+#include "pages.h"
+
+namespace l1norm::cpu {
+
+// What sources share: elements of a tile where they are, or copied so that the columns of a line are neighbours.
+template <typename Direction>
+class Tiles {
+ public:
+  Tiles(const Call& c, const Layout& layout)
+      : call_(c),
+        layout_(layout),
+        kernels_(capability().of(c.dtype)),
+        size_(element_size(c.dtype)),
+        pages_(c),
+        streaming_(pages_.bypass()) {
+    const int64_t bytes = layout.rows * layout.chunk * size_;
+    const bool own_output = !layout.direct[2] && layout.direct[0];
+    const int64_t copies = !layout.direct[0] + (Direction::kGrad && !layout.direct[1]) + own_output;
+    if (copies > 0) scratch_.reset(new char[static_cast<size_t>(copies * bytes)]);
+    char* next = scratch_.get();
+    for (int i : {0, 1, 2}) {
+      if (layout.direct[i] || (i == 1 && !Direction::kGrad)) continue;
+      // Results may take the place of what they are made of.
+      copies_[i] = i == 2 && !own_output ? copies_[0] : next;
+      if (copies_[i] == next) next += bytes;
+    }
+  }
+
+ protected:
+  static constexpr int64_t kNothing = -1;
+
+  void open(int64_t tile) {
+    rows_ = layout_.rows_in(tile, call_.geometry);
+    first_ = Runs(call_.geometry.rows, layout_.first_row(tile, call_.geometry));
+    std::fill(held_, held_ + 2, kNothing);
+  }
+
+  // work(n, at) for each piece of the rows' elements from begin to end that can be worked on at once: n of them from at
+  // on, in runs().
+  template <typename Work>
+  void each_piece(int64_t begin, int64_t end, const Work& work) {
+    const bool copied = !layout_.direct[0] || (Direction::kGrad && !layout_.direct[1]) || !layout_.direct[2];
+    const bool whole_runs = layout_.direct[0] || (Direction::kGrad && layout_.direct[1]) || layout_.direct[2];
+    Runs runs(call_.geometry.row, begin);
+    for (int64_t at = begin; at < end;) {
+      int64_t n = end - at;
+      if (whole_runs) n = std::min(n, runs.left());
+      if (copied) n = std::min(n, layout_.chunk);
+      work(runs, at, n);
+      at += n;
+      for (int64_t i = n; i > 0 && at < end;) {
+        const int64_t step = std::min(i, runs.left());
+        runs.advance(step);
+        i -= step;
+      }
+    }
+  }
+
+  // The first of n elements of every row; gathered where they are no neighbours.
+  const char* read(int operand, const Runs& runs, int64_t at, int64_t n) {
+    const void* from = operand == 0 ? call_.input : call_.grad;
+    const DType dtype = operand == 0 ? call_.input_dtype : call_.dtype;
+    if (layout_.direct[operand]) return address(from, size_, operand, first_.at(), runs.at());
+    char* const copy = copies_[operand];
+    if (held_[operand] == at) return copy;
+    held_[operand] = at;
+    const int64_t from_size = element_size(dtype);
+    each_block(runs, n, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
+      b.from_row = rows_stride(operand);
+      b.from_column = row_stride(operand);
+      b.to_row = 1;
+      b.to_column = rows_;
+      kernels_.copy_from[index_of(dtype)](address(from, from_size, operand, k, l),
+                                          copy + (line * rows_ + column) * size_, b);
+    });
+    return copy;
+  }
+
+  // Where n results of every row go.
+  char* place(const Runs& runs) {
+    if (!layout_.direct[2]) return copies_[2];
+    return const_cast<char*>(address(call_.output, size_, 2, first_.at(), runs.at()));
+  }
+
+  // Once they are there.
+  void written(const Runs& runs, int64_t n) {
+    if (layout_.direct[2]) return;
+    if (layout_.direct[0] == false) held_[0] = kNothing;
+    each_block(runs, n, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
+      b.from_row = 1;
+      b.from_column = rows_;
+      b.to_row = rows_stride(2);
+      b.to_column = row_stride(2);
+      kernels_.copy_from[index_of(call_.dtype)](copies_[2] + (line * rows_ + column) * size_,
+                                                const_cast<char*>(address(call_.output, size_, 2, k, l)), b);
+    });
+  }
+
+  int64_t row_stride(int operand) const { return Inner(call_.geometry.row).stride.*kOperands[operand]; }
+  int64_t rows_stride(int operand) const { return Inner(call_.geometry.rows).stride.*kOperands[operand]; }
+
+  const Call& call_;
+  const Layout& layout_;
+  const Kernels& kernels_;
+  const int64_t size_;
+  Pages pages_;
+  const bool streaming_;
+  int64_t rows_ = 0;
+  Runs first_;  // the tile's rows
+
+ private:
+  static const char* address(const void* p, int64_t size, int operand, const Offsets& k, const Offsets& l) {
+    return static_cast<const char*>(p) + (k.*kOperands[operand] + l.*kOperands[operand]) * size;
+  }
+
+  // Every block of the tile that two strides describe.
+  template <typename Work>
+  void each_block(const Runs& from, int64_t n, const Work& work) const {
+    Runs along = from;
+    for (int64_t line = 0; line < n;) {
+      const int64_t lines = std::min(along.left(), n - line);
+      Runs across = first_;
+      for (int64_t column = 0; column < rows_;) {
+        const int64_t columns = std::min(across.left(), rows_ - column);
+        work(across.at(), along.at(), column, line, Block{columns, lines, 0, 0, 0, 0});
+        column += columns;
+        if (column < rows_) across.advance(columns);
+      }
+      line += lines;
+      if (line < n) along.advance(lines);
+    }
+  }
+
+  std::unique_ptr<char[]> scratch_;
+  char* copies_[3] = {};
+  int64_t held_[2];  // where what a copy holds starts in the rows
+};
+
+// One row a tile, its elements along the vectors.
+template <typename Direction>
+class Row : Tiles<Direction> {
+  using Base = Tiles<Direction>;
+  using Base::call_, Base::first_, Base::kernels_, Base::layout_, Base::size_;
+
+ public:
+  using Base::Base;
+
+  void open(int64_t tile) { Base::open(tile); }
+
+  void sum(int64_t begin, int64_t end) {
+    sum_ = Sum{};
+    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
+      sum_ = sum_ + Direction::sum(call_, kernels_.row, first_.at().denominator, operands(runs, at, n), n);
+    });
+  }
+
+  void write(int64_t begin, int64_t end, bool first) {
+    const int64_t denominator = first_.at().denominator;
+    const auto factor = call_.dtype == DType::kDouble
+                            ? Direction::template finish_row<double>(call_, denominator, sum_, first)
+                            : Direction::template finish_row<float>(call_, denominator, sum_, first);
+    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
+      const Operands from = operands(runs, at, n);
+      char* const y = this->place(runs);
+      if (layout_.direct[2]) this->pages_.prepare(y, n * size_);
+      Direction::write(kernels_.row, from, y, n, factor, this->streaming_ && layout_.direct[2]);
+      this->written(runs, n);
+    });
+  }
+
+  Sums sums() { return {&sum_.hi, &sum_.lo}; }
+
+ private:
+  Operands operands(const Runs& runs, int64_t at, int64_t n) {
+    return {this->read(0, runs, at, n), Direction::kGrad ? this->read(1, runs, at, n) : nullptr};
+  }
+
+  Sum sum_;
+};
+
+// Rows side by side, vectors across them. Of few rows a line holds several elements each, so that column i is of row
+// i % rows.
+template <typename Direction>
+class Columns : Tiles<Direction> {
+  using Base = Tiles<Direction>;
+  using Base::call_, Base::kernels_, Base::layout_, Base::rows_, Base::size_;
+
+ public:
+  Columns(const Call& c, const Layout& layout)
+      : Base(c, layout),
+        space_(layout.rows * layout.fold + 2 * kColumnPadding),
+        arrays_(new double[static_cast<size_t>((2 + Direction::kNumbers) * space_)]),
+        denominators_(new int64_t[static_cast<size_t>(layout.rows)]),
+        sums_{arrays_.get(), arrays_.get() + space_},
+        numbers_{arrays_.get() + 2 * space_, space_} {}
+
+  void open(int64_t tile) {
+    Base::open(tile);
+    width_ = rows_ * layout_.fold;
+    if (call_.denominator == nullptr) return;
+    const int64_t stride = Inner(call_.geometry.rows).stride.denominator;
+    Runs runs = this->first_;
+    for (int64_t k = 0; k < rows_;) {
+      const int64_t n = std::min(runs.left(), rows_ - k);
+      for (int64_t i = 0; i < n; ++i) denominators_[k + i] = runs.at().denominator + i * stride;
+      k += n;
+      if (k < rows_) runs.advance(n);
+    }
+    of_value([&](auto value) {
+      Direction::template open<decltype(value)>(call_, denominators_.get(), rows_, width_, numbers_);
+    });
+  }
+
+  void sum(int64_t begin, int64_t end) {
+    std::fill(sums_.hi, sums_.hi + 2 * space_, 0.0);
+    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
+      each_part(lines(runs, at, n), n, [&](const LinesOf& from, int64_t, int64_t count, int64_t columns) {
+        Direction::sum_columns(kernels_.columns, from, count, columns, numbers_, sums_);
+      });
+    });
+    for (int64_t i = rows_; i < width_; ++i) {
+      const Sum sum = Sum{sums_.hi[i % rows_], sums_.lo[i % rows_]} + Sum{sums_.hi[i], sums_.lo[i]};
+      sums_.hi[i % rows_] = sum.hi;
+      sums_.lo[i % rows_] = sum.lo;
+    }
+  }
+
+  void write(int64_t begin, int64_t end, bool first) {
+    std::fill(sums_.hi + rows_, sums_.hi + rows_ + kColumnPadding, 1.0);
+    std::fill(sums_.lo + rows_, sums_.lo + rows_ + kColumnPadding, 0.0);
+    of_value([&](auto value) {
+      Direction::template finish_columns<decltype(value)>(call_, kernels_.columns, denominators_.get(), rows_, sums_,
+                                                          numbers_, first);
+    });
+    if (layout_.fold > 1) {
+      for (int64_t a = 0; a < Direction::kShared; ++a) {
+        for (int64_t i = rows_; i < width_ + kColumnPadding; ++i) numbers_[a][i] = numbers_[a][i - rows_];
+      }
+    }
+    const bool direct = layout_.direct[2];
+    const int64_t y_step = direct ? this->row_stride(2) * layout_.fold : width_;
+    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
+      const LinesOf from = lines(runs, at, n);
+      char* const y = this->place(runs);
+      each_part(from, n, [&](const LinesOf& part, int64_t line, int64_t count, int64_t columns) {
+        Direction::write_columns(kernels_.columns, part, y + line * y_step * size_, y_step, count, columns, numbers_,
+                                 this->streaming_ && direct);
+      });
+      this->written(runs, n);
+    });
+  }
+
+  Sums sums() { return sums_; }
+
+ private:
+  template <typename Work>
+  void of_value(const Work& work) const {
+    call_.dtype == DType::kDouble ? work(double{}) : work(float{});
+  }
+
+  LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
+    const auto of = [&](int operand) {
+      const int64_t step = layout_.direct[operand] ? this->row_stride(operand) * layout_.fold : width_;
+      return Lines{this->read(operand, runs, at, n), step};
+    };
+    return {of(0), Direction::kGrad ? of(1) : Lines{nullptr, 0}};
+  }
+
+  // Whole lines of n elements a row, and a line of what is left.
+  template <typename Work>
+  void each_part(const LinesOf& from, int64_t n, const Work& work) const {
+    const int64_t count = n / layout_.fold, rest = n % layout_.fold;
+    if (count > 0) work(from, 0, count, width_);
+    const auto last = [&](const Lines& x) {
+      return Lines{static_cast<const char*>(x.p) + count * x.step * size_, x.step};
+    };
+    if (rest > 0) work({last(from.input), last(from.grad)}, count, 1, rest * rows_);
+  }
+
+  const int64_t space_;
+  std::unique_ptr<double[]> arrays_;
+  std::unique_ptr<int64_t[]> denominators_;
+  const Sums sums_;
+  const Numbers numbers_;
+  int64_t width_ = 0;
+};
+
+}  // namespace l1norm::cpu

@@ -1,0 +1,165 @@
+// Copies of blocks between layouts and types. Part of vector_kernels.h.
+
+namespace l1norm::cpu {
+namespace {
+
+template <typename Bits>
+constexpr int kSide = L1NORM_VECTOR_BYTES / sizeof(Bits) < 16 ? L1NORM_VECTOR_BYTES / sizeof(Bits) : 16;
+
+template <typename Bits>
+struct LineOf {
+  typedef Bits type __attribute__((vector_size(kSide<Bits> * sizeof(Bits))));
+};
+
+// Elements of the two lines in turns, from `first` on.
+template <int first, typename Line, size_t... i>
+L1NORM_INLINE Line zipped(Line a, Line b, std::index_sequence<i...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (first + i / 2 + (i % 2) * sizeof...(i))...);
+#else
+  return __builtin_shuffle(a, b, Line{(first + i / 2 + (i % 2) * sizeof...(i))...});
+#endif
+}
+
+// A square in registers: lines i and i + kN / 2 are zipped, log2(kN) times.
+template <typename Bits>
+L1NORM_INLINE void transpose_square(const Bits* from, int64_t from_row, Bits* to, int64_t to_column) {
+  constexpr int kN = kSide<Bits>;
+  using Line = typename LineOf<Bits>::type;
+  constexpr std::make_index_sequence<kN> all;
+  Line lines[kN], next[kN];
+  for (int i = 0; i < kN; ++i) lines[i] = load<Line>(from + i * from_row);
+  for (int step = 1; step < kN; step *= 2) {
+    for (int i = 0; i < kN / 2; ++i) {
+      next[2 * i] = zipped<0>(lines[i], lines[i + kN / 2], all);
+      next[2 * i + 1] = zipped<kN / 2>(lines[i], lines[i + kN / 2], all);
+    }
+    for (int i = 0; i < kN; ++i) lines[i] = next[i];
+  }
+  for (int i = 0; i < kN; ++i) __builtin_memcpy(to + i * to_column, &lines[i], sizeof(Line));
+}
+
+// to[j * to_column + i] = from[i * from_row + j]
+template <typename Bits>
+void transpose(const Bits* from, int64_t from_row, Bits* to, int64_t to_column, int64_t rows, int64_t columns) {
+  constexpr int64_t kN = kSide<Bits>;
+  const auto one_by_one = [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+    for (int64_t j = j0; j < j1; ++j) {
+      for (int64_t i = i0; i < i1; ++i) to[j * to_column + i] = from[i * from_row + j];
+    }
+  };
+  const int64_t whole_rows = rows / kN * kN, whole_columns = columns / kN * kN;
+  for (int64_t i = 0; i < whole_rows; i += kN) {
+    for (int64_t j = 0; j < whole_columns; j += kN) {
+      transpose_square(from + i * from_row + j, from_row, to + j * to_column + i, to_column);
+    }
+  }
+  one_by_one(0, whole_rows, whole_columns, columns);
+  one_by_one(whole_rows, rows, 0, columns);
+}
+
+// A transposition from or to `count` numbers without a gap, which compilers make shuffles of where they know the count.
+template <int count, typename Bits>
+void deal(const Bits* from, int64_t from_row, Bits* to, int64_t to_column, int64_t rows, int64_t columns) {
+  if (columns == count && from_row == count) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int j = 0; j < count; ++j) to[j * to_column + i] = from[i * count + j];
+    }
+  } else if (rows == count && to_column == count) {
+    for (int64_t j = 0; j < columns; ++j) {
+      for (int i = 0; i < count; ++i) to[j * count + i] = from[i * from_row + j];
+    }
+  } else if constexpr (count > 2) {
+    deal<count - 1>(from, from_row, to, to_column, rows, columns);
+  } else {
+    transpose(from, from_row, to, to_column, rows, columns);
+  }
+}
+
+// As Tensor.to() casts: to a half type by way of float.
+template <typename To>
+L1NORM_INLINE auto cast(Floats f) {
+  if constexpr (To::kRoundsNaN) {
+    return To::round(f);
+  } else {
+    return To::round(f == f ? f : Floats{} + __builtin_nanf(""));
+  }
+}
+
+template <typename To, typename From>
+L1NORM_INLINE void copy_line(const From* from, To* to, int64_t n) {
+  if constexpr (std::is_same_v<To, From>) {
+    __builtin_memcpy(to, from, static_cast<size_t>(n) * sizeof(To));
+  } else {
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) store(to + i, cast<Typed<To>>(Typed<From>::load_floats(from + i)));
+    if (i == n) return;
+    To rest[kLanes];
+    store(rest, cast<Typed<To>>(Typed<From>::load_floats(Part<From>(from + i, n - i).elements)));
+    __builtin_memcpy(to + i, rest, static_cast<size_t>(n - i) * sizeof(To));
+  }
+}
+
+constexpr int64_t kStrip = 256;  // elements that are cast together
+
+template <typename To, typename From>
+void copy_strided(const From* from, To* to, const Block& b) {
+  for (int64_t i = 0; i < b.rows; ++i) {
+    const From* p = from + i * b.from_row;
+    To* q = to + i * b.to_row;
+    if constexpr (!std::is_same_v<To, From>) {
+      From strip[kStrip];
+      To cast[kStrip];
+      for (int64_t j = 0; j < b.columns; j += kStrip) {
+        const int64_t n = b.columns - j < kStrip ? b.columns - j : kStrip;
+        for (int64_t k = 0; k < n; ++k) strip[k] = p[(j + k) * b.from_column];
+        copy_line(strip, cast, n);
+        for (int64_t k = 0; k < n; ++k) q[(j + k) * b.to_column] = cast[k];
+      }
+    } else if (b.from_column == 2 && b.to_column == 1) {
+      for (int64_t j = 0; j < b.columns; ++j) q[j] = p[2 * j];
+    } else {
+      for (int64_t j = 0; j < b.columns; ++j) q[j * b.to_column] = p[j * b.from_column];
+    }
+  }
+}
+
+template <typename To, typename From>
+void transpose_and_cast(const From* from, To* to, const Block& b) {
+  using Bits = typename Typed<To>::Bits;
+  if constexpr (std::is_same_v<To, From>) {
+    deal<8>(reinterpret_cast<const Bits*>(from), b.from_row, reinterpret_cast<Bits*>(to), b.to_column, b.rows,
+            b.columns);
+  } else {
+    To strip[kStrip];
+    const int64_t width = b.columns < 16 ? b.columns : 16, height = kStrip / width;
+    for (int64_t i = 0; i < b.rows; i += height) {
+      const int64_t rows = b.rows - i < height ? b.rows - i : height;
+      for (int64_t j = 0; j < b.columns; j += width) {
+        const int64_t columns = b.columns - j < width ? b.columns - j : width;
+        for (int64_t k = 0; k < rows; ++k) copy_line(from + (i + k) * b.from_row + j, strip + k * columns, columns);
+        transpose_and_cast<To, To>(strip, to + j * b.to_column + i, {rows, columns, columns, 1, 1, b.to_column});
+      }
+    }
+  }
+}
+
+template <typename To, typename From>
+void copy(const void* source, void* target, const Block& block) {
+  const From* from = static_cast<const From*>(source);
+  To* to = static_cast<To*>(target);
+  Block b = block;
+  // Lines along what are neighbours in what is read, or else in what is written.
+  const bool turned = b.from_column != 1 && (b.from_row == 1 || (b.to_column != 1 && b.to_row == 1));
+  if (turned) b = {b.columns, b.rows, b.from_column, b.from_row, b.to_column, b.to_row};
+  if (b.from_column == 1 && b.to_column == 1) {
+    for (int64_t i = 0; i < b.rows; ++i) copy_line(from + i * b.from_row, to + i * b.to_row, b.columns);
+  } else if (b.from_column == 1 && b.to_row == 1) {
+    transpose_and_cast(from, to, b);
+  } else {
+    copy_strided(from, to, b);
+  }
+}
+
+}  // namespace
+}  // namespace l1norm::cpu

@@ -1,0 +1,117 @@
+// Gradients, of a row and of columns. Part of vector_kernels.h; vector_quotients.h says what an operation is.
+
+namespace l1norm::cpu {
+namespace {
+
+// sgn(x) * magnitude, for a finite one.
+L1NORM_INLINE Doubles signed_as(Doubles x, Doubles magnitude) {
+  return as<Doubles>(((as<Longs>(x) & INT64_MIN) ^ as<Longs>(magnitude)) & (x != 0.0));
+}
+
+struct RowGradient {
+  Gradient d;
+
+  L1NORM_INLINE const Gradient& at(int64_t) const { return d; }
+  L1NORM_INLINE Doubles inverse(int64_t) const { return Doubles{} + d.inverse; }
+  L1NORM_INLINE Doubles inverse_low(int64_t) const { return Doubles{} + d.inverse_low; }
+  L1NORM_INLINE Doubles through(int64_t) const { return Doubles{} + d.through; }
+  L1NORM_INLINE Doubles through_low(int64_t) const { return Doubles{} + d.through_low; }
+};
+
+struct ColumnGradients {
+  Gradients d;
+
+  L1NORM_INLINE Gradient at(int64_t i) const {
+    return {d.inverse[i], d.inverse_low[i], d.through[i], d.through_low[i], d.m[i]};
+  }
+  L1NORM_INLINE Doubles inverse(int64_t i) const { return load<Doubles>(d.inverse + i); }
+  L1NORM_INLINE Doubles inverse_low(int64_t i) const { return load<Doubles>(d.inverse_low + i); }
+  L1NORM_INLINE Doubles through(int64_t i) const { return load<Doubles>(d.through + i); }
+  L1NORM_INLINE Doubles through_low(int64_t i) const { return load<Doubles>(d.through_low + i); }
+};
+
+// y[i] = g[i] / m - sgn(x[i]) * through. block() leaves a row whose through is not finite, where sgn(0) matters, to
+// each().
+template <typename Type, typename Gradient>
+struct Differences {
+  using Element = typename Type::Element;
+  using Result = decltype(Type::round(Floats{}));
+
+  Gradient gradient;
+
+  void each(int64_t i, const Element* g, const Element* x, Element* y, int64_t n) const {
+    for (int64_t k = 0; k < n; ++k) y[k] = Type::differentiate(g[k], x[k], gradient.at(i + k));
+  }
+
+  template <int vectors>
+  L1NORM_INLINE bool block(int64_t i, const Element* gradients, const Element* x, Result* y) const {
+    Longs wrong = {};
+    for (int k = 0; k < vectors; ++k) {
+      const int64_t at = i + k * kLanes;
+      const Doubles through = gradient.through(at), inverse = gradient.inverse(at);
+      wrong |= through - through != 0.0;
+      if constexpr (kOfDoubles<Type>) {
+        const Doubles v = load<Doubles>(x + k * kLanes), g = load<Doubles>(gradients + k * kLanes);
+        const Doubles product = g * inverse, t = signed_as(v, through);
+        const Doubles product_low = fused(g, gradient.inverse_low(at), fused(g, inverse, -product));
+        const Doubles difference = product - t, step = difference - product;
+        const Doubles error = (product - (difference - step)) - (t + step);
+        y[k] = difference + (error + (product_low - signed_as(v, gradient.through_low(at))));
+        wrong |= y[k] - y[k] != 0.0;
+      } else {
+        const Doubles v = to_doubles(Type::load_floats(x + k * kLanes));
+        const Doubles product = to_doubles(Type::load_floats(gradients + k * kLanes)) * inverse;
+        const Doubles d = product - signed_as(v, through);
+        if constexpr (!Type::kRoundsNaN) wrong |= d != d;
+        y[k] = Type::round(to_floats(d));
+      }
+    }
+    return !any(wrong);
+  }
+};
+
+L1NORM_INLINE Doubles finite_or_zero(Doubles x) { return x - x == 0.0 ? x : Doubles{}; }
+
+// make_gradient_scale() and make_gradient() for vectors; of doubles one at a time: theirs need a scale.
+template <typename Type>
+void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Count count, double eps, Gradients to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    if constexpr (kOfDoubles<Type>) {
+      for (int64_t k = i; k < i + kLanes; ++k) {
+        const Gradient d = make_gradient<double>({dots.hi[k], dots.lo[k]},
+                                                 make_gradient_scale<double>(ms[k], count, eps, hs[k]));
+        to.inverse[k] = d.inverse;
+        to.inverse_low[k] = d.inverse_low;
+        to.through[k] = d.through;
+        to.through_low[k] = d.through_low;
+        to.m[k] = d.m;
+      }
+    } else {
+      const Doubles m = load<Doubles>(ms + i), h = load<Doubles>(hs + i), value = Doubles{} + count.value;
+      const Doubles inverse = 1.0 / m, total = m * value, total_low = fused(m, value, -total);
+      const Doubles inverse_low = finite_or_zero(fused(-inverse, m, Doubles{} + 1.0) * inverse);
+      const Doubles reciprocal = inverse * count.reciprocal;
+      Doubles part = h * count.reciprocal;
+      part += finite_or_zero(fused(-part, value, h) * count.reciprocal);
+      const Doubles part_low = fused(-part, value, h) * count.reciprocal;
+      const Doubles dot = load<Doubles>(dots.hi + i), plain = dot * reciprocal;
+      const Doubles left = fused(-plain, total_low, fused(-plain, total, dot)) + load<Doubles>(dots.lo + i);
+      const Doubles rest = finite_or_zero(left * reciprocal);
+      const Doubles mean = plain + rest, mean_low = finite_or_zero(rest - (mean - plain));
+      const Doubles by_mean = mean * inverse;
+      const Doubles by_mean_low = fused(mean, inverse_low, fused(mean, inverse, -by_mean)) + mean_low * inverse;
+      const Doubles through = by_mean - part, step = through - by_mean;
+      const Doubles error = (by_mean - (through - step)) - (part + step);
+      const Doubles low = finite_or_zero(by_mean_low + (error - part_low));
+      const Longs clamped = eps > 0.0 ? ~(m > static_cast<double>(static_cast<float>(eps))) : Longs{};
+      store(to.inverse + i, inverse);
+      store(to.inverse_low + i, inverse_low);
+      store(to.through + i, clamped ? Doubles{} : through);
+      store(to.through_low + i, clamped ? Doubles{} : low);
+      store(to.m + i, m);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace l1norm::cpu

@@ -1,0 +1,159 @@
+// Sums of magnitudes and of products, of one row and of rows that lie side by side. Part of vector_kernels.h.
+
+namespace l1norm::cpu {
+namespace {
+
+template <typename Type>
+constexpr bool kOfDoubles = sizeof(typename Type::Element) == sizeof(double);
+
+// A compensated accumulator in each lane.
+struct Accumulator {
+  Doubles hi = {}, lo = {};
+
+  L1NORM_INLINE void add(Doubles x) {
+    const Doubles s = hi + x, t = s - hi;
+    lo += (hi - (s - t)) + (x - t);
+    hi = s;
+  }
+
+  L1NORM_INLINE void add(const Accumulator& a) {
+    add(a.hi);
+    lo += a.lo;
+  }
+
+  // Halves are added to halves, so that few additions wait for each other.
+  L1NORM_INLINE Sum total() const {
+    Sum sums[kLanes];
+    for (int i = 0; i < kLanes; ++i) sums[i] = {hi[i], lo[i]};
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) sums[i] = sums[i] + sums[i + half];
+    }
+    return sums[0];
+  }
+};
+
+L1NORM_INLINE Doubles magnitudes(Floats f) { return to_doubles(as<Floats>(as<Ints>(f) & 0x7fffffff)); }
+
+// What is summed of a vector of each input: of magnitudes, x; of products, g and x.
+template <typename Type>
+struct Magnitudes {
+  using Element = typename Type::Element;
+
+  // Sums of four are exact in double unless the exponents lie more than 29 apart; of doubles, none are.
+  static constexpr int kGroup = kOfDoubles<Type> ? 1 : 4;
+
+  L1NORM_INLINE Doubles of(int64_t, const Element* x) const {
+    if constexpr (kOfDoubles<Type>) {
+      return as<Doubles>(load<Longs>(x) & INT64_MAX);
+    } else {
+      return magnitudes(Type::load_floats(x));
+    }
+  }
+
+  L1NORM_INLINE void add_error(Accumulator&, int64_t, Doubles, const Element*) const {}
+  L1NORM_INLINE Magnitudes from(int64_t) const { return {}; }
+};
+
+// scales: one a column, or one for all.
+template <typename Type, bool columns>
+struct Products {
+  using Element = typename Type::Element;
+  static constexpr int kGroup = 1;
+
+  const double* scales;
+
+  L1NORM_INLINE Doubles scaled(int64_t i, const Element* x) const {
+    return load<Doubles>(x) * (columns ? load<Doubles>(scales + i) : Doubles{} + *scales);
+  }
+
+  L1NORM_INLINE Doubles of(int64_t i, const Element* g, const Element* x) const {
+    if constexpr (kOfDoubles<Type>) {
+      return load<Doubles>(g) * scaled(i, x);
+    } else {
+      return to_doubles(Type::load_floats(g)) * to_doubles(Type::load_floats(x));
+    }
+  }
+
+  L1NORM_INLINE void add_error(Accumulator& a, int64_t i, Doubles product, const Element* g, const Element* x) const {
+    if constexpr (kOfDoubles<Type>) a.lo += fused(load<Doubles>(g), scaled(i, x), -product);
+  }
+
+  L1NORM_INLINE Products from(int64_t i) const { return {scales + i}; }
+};
+
+// An input's vectors for one accumulator: the first, and how far the next ones are.
+template <typename Element>
+struct Places {
+  const Element* p;
+  int64_t step;
+
+  L1NORM_INLINE const Element* at(int64_t k) const { return p + k * step; }
+  L1NORM_INLINE Places from(int64_t i, int64_t k = 0) const { return {at(k) + i, step}; }
+};
+
+// Adds `count` vectors of each input, of the elements from i on.
+template <int count, typename Terms, typename... Elements>
+L1NORM_INLINE void add_vectors(const Terms& terms, Accumulator& a, int64_t i, Places<Elements>... in) {
+  if constexpr (Terms::kGroup == 1) {
+    for (int k = 0; k < count; ++k) {
+      const Doubles term = terms.of(i, in.at(k)...);
+      a.add(term);
+      terms.add_error(a, i, term, in.at(k)...);
+    }
+  } else if constexpr (count > 4) {
+    add_vectors<4>(terms, a, i, in...);
+    add_vectors<count - 4>(terms, a, i, in.from(0, 4)...);
+  } else if constexpr (count == 4) {
+    a.add((terms.of(i, in.at(0)...) + terms.of(i, in.at(1)...)) +
+          (terms.of(i, in.at(2)...) + terms.of(i, in.at(3)...)));
+  } else {
+    Doubles term = terms.of(i, in.at(0)...);
+    for (int k = 1; k < count; ++k) term += terms.of(i, in.at(k)...);
+    a.add(term);
+  }
+}
+
+// Over one row; two accumulators, so that their chains overlap.
+template <typename Terms, typename... Elements>
+L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) {
+  Accumulator a, b;
+  int64_t i = 0;
+  for (; i + 8 * kLanes <= n; i += 8 * kLanes) {
+    add_vectors<4>(terms, a, i, Places<Elements>{in + i, kLanes}...);
+    add_vectors<4>(terms, b, i, Places<Elements>{in + i + 4 * kLanes, kLanes}...);
+  }
+  for (; i + kLanes <= n; i += kLanes) add_vectors<1>(terms, a, i, Places<Elements>{in + i, kLanes}...);
+  if (i < n) add_vectors<1>(terms, b, i, Places<Elements>{Part<Elements>(in + i, n - i).elements, kLanes}...);
+  a.add(b);
+  return a.total();
+}
+
+// Adds `count` lines of n elements to the sums of each.
+template <int count, typename Terms, typename... Elements>
+L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<Elements>... in) {
+  const auto add = [&](int64_t i, auto... places) {
+    Accumulator a{load<Doubles>(sums.hi + i), load<Doubles>(sums.lo + i)};
+    add_vectors<count>(terms, a, i, places...);
+    __builtin_memcpy(sums.hi + i, &a.hi, sizeof a.hi);
+    __builtin_memcpy(sums.lo + i, &a.lo, sizeof a.lo);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) add(i, in.from(i)...);
+  if (i == n) return;
+  for (int k = 0; k < count; ++k) {
+    add_lines<1>(terms.from(i), kLanes, {sums.hi + i, sums.lo + i},
+                 Places<Elements>{Part<Elements>(in.at(k) + i, n - i).elements, 0}...);
+  }
+}
+
+template <typename Terms, typename... Elements>
+L1NORM_INLINE void sum_columns(const Terms& terms, int64_t lines, int64_t n, Sums sums, Places<Elements>... in) {
+  int64_t l = 0;
+  for (; l + 8 <= lines; l += 8) add_lines<8>(terms, n, sums, in.from(0, l)...);
+  if (l + 4 <= lines) add_lines<4>(terms, n, sums, in.from(0, l)...), l += 4;
+  if (l + 2 <= lines) add_lines<2>(terms, n, sums, in.from(0, l)...), l += 2;
+  if (l < lines) add_lines<1>(terms, n, sums, in.from(0, l)...);
+}
+
+}  // namespace
+}  // namespace l1norm::cpu
