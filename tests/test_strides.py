@@ -63,3 +63,66 @@ def test_any_strides_give_the_contiguous_gradient(data, x, reduction, eps, devic
         for h in (None, make_rows("randn", *m.shape, dtype=m.dtype, device=device, seed=1)):
             expected = backward(g.contiguous(), plain, m, dims, number, eps, grad_denominator=h)
             assert_same_bits(backward(g, t, m, dims, number, eps, grad_denominator=h), expected)
+
+
+@settings(max_examples=200)
+@given(data=st.data(), x=tensors(max_elements=6000, expansions=False), reduction=reductions, eps=epsilons)
+def test_in_place_gives_the_contiguous_bits(data, x, reduction, eps, device):
+    dim = data.draw(dims_of(x.dim()), label="dim")
+    x = on(device, x)
+    expected = l1norm.l1_norm(x.contiguous(), dim, reduction, eps)
+    for t in (x, Guarded(tuple(x.shape), laid_out(data, x.shape, "x"), x.dtype, x.device).view.copy_(x)):
+        assert_same_bits(l1norm.l1_norm_(t, dim, reduction, eps), expected)
+
+
+# Shapes that the CPU cuts in each of its ways, and views of them whose copies differ.
+SHAPES = {
+    "one row": ((1, 200_003), 1),
+    "few rows": ((3, 50_021), 1),
+    "one column": ((200_003, 1), 0),
+    "few columns": ((2, 40_009, 3), 1),
+    "narrow columns": ((90, 700, 17), 1),
+    "columns": ((3, 70, 1111), 1),
+    "columns too long for a cache": ((4099, 130), 0),
+    "short rows": ((20_001, 3), 1),
+    "short rows of columns": ((3001, 3, 16), 1),
+    "rows in runs": ((5, 64, 9, 48), (1, 3)),
+    "columns in runs": ((5, 64, 9, 48), (0, 2)),
+}
+VIEWS = {
+    "plain": lambda t: t,
+    "transposed": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+    "every second element": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "inset": lambda t: torch.nn.functional.pad(t, (1, 2))[..., 1:-2],
+}
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_number_of_threads_and_the_strides_change_no_bit(shape, dtype, threads):
+    sizes, dim = SHAPES[shape]
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    plain = make_rows("lognormal", *sizes, dtype=dtype)
+    grad = make_rows("randn", *sizes, dtype=dtype)
+    threads(1)
+    expected, m = l1norm.l1_norm(plain, dim, return_denominator=True)
+    gradient = backward(grad, plain, m, dims)
+    if plain.numel() < 30_000:
+        assert_exact(expected, plain, dim)
+    for view in VIEWS.values():
+        x, g = view(plain), view(grad)
+        for n in (1, 2, 3, 8):
+            threads(n)
+            y, divisor = l1norm.l1_norm(x, dim, return_denominator=True)
+            assert_same_bits(y, expected)
+            assert_same_bits(divisor, m)
+            assert_same_bits(l1norm.l1_norm(x, dim, out=torch.empty(sizes, dtype=dtype)), expected)
+            assert_same_bits(backward(g, x, m, dims), gradient)
+            assert_same_bits(backward(grad, x, m, dims), gradient)

@@ -39,11 +39,12 @@ constexpr int64_t kColumnPadding = 8;
 struct RowKernels {
   // The sum of the magnitudes of n elements.
   Sum (*sum)(const void* x, int64_t n);
-  // y[i] = x[i] / divisor, rounded once; y may be x. With streaming, y bypasses the cache.
+  // y[i] = x[i] / divisor, rounded once; y may be x. With streaming, y bypasses the cache
+  // and the caller orders what follows by a fence.
   void (*divide)(const void* x, void* y, int64_t n, Divisor divisor, bool streaming);
   // The sum of g[i] * x[i] * scale, a power of two that is 1 but for doubles.
   Sum (*dot)(const void* g, const void* x, int64_t n, double scale);
-  // y[i] = input_gradient(g[i], x[i]); y may be g or x. With streaming, y bypasses the cache.
+  // y[i] = input_gradient(g[i], x[i]); y may be g or x. Streaming as above.
   void (*differentiate)(const void* g, const void* x, void* y, int64_t n, const Gradient& gradient, bool streaming);
 };
 

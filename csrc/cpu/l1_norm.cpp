@@ -64,10 +64,24 @@ void run_tiles(const Call& c, const Layout& layout, int64_t threads) {
   });
 }
 
+// Maps a result's pages before anything is written there, where each tile would reach over most of them.
+void prepare_pages(const Call& c, const Layout& layout) {
+  constexpr int64_t kPiece = 2 << 20;
+  if (!Pages(c).fresh() || !layout.by_columns || layout.reach * element_size(c.dtype) <= Pages::kMostBytes) return;
+  const int64_t bytes = output_bytes(c);
+  torch::stable::parallel_for(0, (bytes + kPiece - 1) / kPiece, 1, [&](int64_t from, int64_t to) {
+    Pages pages(c);
+    for (int64_t i = from; i < to; ++i) {
+      pages.prepare(static_cast<char*>(c.output) + i * kPiece, std::min(kPiece, bytes - i * kPiece));
+    }
+  });
+}
+
 template <typename Direction>
 void run(const Call& c) {
   const int64_t threads = torch::stable::get_num_threads();
   const Layout layout = make_layout(c, threads);
+  prepare_pages(c, layout);
   layout.by_columns ? run_tiles<Columns<Direction>>(c, layout, threads)
                     : run_tiles<Row<Direction>>(c, layout, threads);
 }

@@ -26,40 +26,46 @@ class Runs {
   Runs() = default;
 
   Runs(const Walk& walk, int64_t index) : walk_(&walk), at_(walk.at(index)), left_(1) {
-    for (int d = walk.dims - 1; d >= 0; --d) {
+    if (walk.dims == 0) return;
+    for (int d = walk.dims - 1; d > 0; --d) {
       index_[d] = index % walk.size[d];
       index /= walk.size[d];
     }
-    if (walk.dims > 0) left_ = walk.size[walk.dims - 1] - index_[walk.dims - 1];
+    index_[0] = index;
+    left_ = walk.size[walk.dims - 1] - index_[walk.dims - 1];
   }
 
   const Offsets& at() const { return at_; }
   int64_t left() const { return left_; }  // elements of this run from at() on
 
-  // n is at most left().
+  // May lead to the walk's end.
   void advance(int64_t n) {
-    left_ -= n;
-    if (walk_->dims == 0) return;
-    int d = walk_->dims - 1;
-    index_[d] += n;
-    move(d, n);
-    if (left_ > 0) return;
-    for (; d > 0 && index_[d] == walk_->size[d]; --d) {
-      move(d, -index_[d]);
-      index_[d] = 0;
-      ++index_[d - 1];
-      move(d - 1, 1);
+    while (n >= left_ && walk_->dims > 1) {
+      n -= left_;
+      next_run();
+      left_ = walk_->size[walk_->dims - 1];
     }
-    left_ = walk_->size[walk_->dims - 1];
+    left_ -= n;
+    if (walk_->dims > 0) step(walk_->dims - 1, n);
   }
 
  private:
-  void move(int d, int64_t n) {
+  void step(int d, int64_t n) {
     const Offsets& s = walk_->stride[d];
+    index_[d] += n;
     at_.input += n * s.input;
     at_.grad += n * s.grad;
     at_.output += n * s.output;
     at_.denominator += n * s.denominator;
+  }
+
+  void next_run() {
+    int d = walk_->dims - 1;
+    step(d, left_);
+    for (; d > 0 && index_[d] == walk_->size[d]; --d) {
+      step(d, -index_[d]);
+      step(d - 1, 1);
+    }
   }
 
   const Walk* walk_ = nullptr;
@@ -72,7 +78,7 @@ constexpr int64_t Offsets::* kOperands[] = {&Offsets::input, &Offsets::grad, &Of
 
 // Rows in tiles: neighbouring rows side by side, or one row a tile where its own elements are the neighbours in memory.
 struct Layout {
-  static constexpr int64_t kMostRows = 512;
+  static constexpr int64_t kMostRows = 1024;
 
   bool by_columns;  // vectors lie across rows, not along them
   int64_t rows;     // of a tile, at most
@@ -80,6 +86,7 @@ struct Layout {
   int64_t tiles;
   int64_t tiles_a_run;  // 0: tiles pay no heed to runs
   int64_t chunk;        // elements of a row that are copied together
+  int64_t reach;        // elements of the output from a tile's first to its last
   bool direct[3];       // input, grad, output: worked on where they are, without a copy
 
   int64_t first_row(int64_t tile, const Geometry& g) const {
@@ -100,7 +107,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   constexpr int64_t kShortRow = 32;   // elements of rows that vectors hold side by side, whatever their strides
   constexpr int64_t kShortRun = 32;   // rows, neighbours in memory, that repay a tile of their own
   constexpr int64_t kLongRun = 512;   // elements of a row, neighbours in memory, that repay a call of their own
-  constexpr int64_t kLeastRows = 64;  // lines of a tile of fewer waste what memory delivers
+  constexpr int64_t kLeastRows = 128;  // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kFolded = 192;    // columns in a line of narrow tiles
 
   const Geometry& g = c.geometry;
@@ -119,6 +126,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   if (!t.by_columns) {
     t.rows = 1;
     t.tiles = rows;
+    t.reach = length;
     t.chunk = std::min<int64_t>(length, kChunkBytes / size);
     for (int i = 0; i < 3; ++i) {
       t.direct[i] = !(casts && i == 0) && l.stride.*kOperands[i] == 1 && (g.row.dims <= 1 || l.size >= kLongRun);
@@ -134,7 +142,9 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   const bool narrow = k.size < kShortRun;
   const bool folds = narrow && l.size * k.size >= 2 * kFolded && each_used(packed);
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
+  // A tile that does not stay in the cache is read from memory twice, and fastest in long lines.
   int64_t most = kCacheBytes / row_bytes / kLeastRows * kLeastRows;
+  if (most == 0) most = Layout::kMostRows;
   most = std::min(most, (rows / (4 * threads) + kLeastRows - 1) / kLeastRows * kLeastRows);
   most = std::clamp(most, kLeastRows, Layout::kMostRows);
   if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
@@ -149,6 +159,10 @@ inline Layout make_layout(const Call& c, int64_t threads) {
     t.tiles = (rows + t.rows - 1) / t.rows;
     if (t.rows < kShortRun) t.fold = kFolded / t.rows;
   }
+  t.reach = t.rows * length;
+  int64_t last = t.rows * k.stride.output;
+  for (int d = 0; d < g.row.dims; ++d) last += (g.row.size[d] - 1) * g.row.stride[d].output;
+  t.reach = std::max(t.reach, last);
   const bool whole = length * t.rows * size <= kScratchBytes;
   t.chunk = whole ? length : std::max(kChunkBytes / (t.rows * size) / t.fold * t.fold, t.fold);
   return t;

@@ -29,6 +29,9 @@ class Pages {
   // Whether results had better bypass the cache: none will keep them. Not so where their pages are new: then the system
   // has just written zeros there, through the cache.
   bool bypass() const { return bypass_; }
+  bool fresh() const { return fresh_; }
+
+  static constexpr int64_t kMostBytes = 8 << 20;  // that a tile prepares; pages of one that reaches farther come first
 
   // Called before [p, p + bytes) is written, for rising p.
   void prepare(const void* p, int64_t bytes) {

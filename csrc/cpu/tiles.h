@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 
 #include "direction.h"
@@ -20,7 +21,7 @@ class Tiles {
         kernels_(capability().of(c.dtype)),
         size_(element_size(c.dtype)),
         pages_(c),
-        streaming_(pages_.bypass()) {
+        streaming_(pages_.bypass() || (pages_.fresh() && layout.reach * size_ > Pages::kMostBytes)) {
     const int64_t bytes = layout.rows * layout.chunk * size_;
     const bool own_output = !layout.direct[2] && layout.direct[0];
     const int64_t copies = !layout.direct[0] + (Direction::kGrad && !layout.direct[1]) + own_output;
@@ -34,13 +35,26 @@ class Tiles {
     }
   }
 
+  Tiles(const Tiles&) = delete;
+
+  ~Tiles() {
+    if (streaming_) std::atomic_thread_fence(std::memory_order_seq_cst);  // streaming stores are ordered by no less
+  }
+
  protected:
   static constexpr int64_t kNothing = -1;
 
   void open(int64_t tile) {
     rows_ = layout_.rows_in(tile, call_.geometry);
-    first_ = Runs(call_.geometry.rows, layout_.first_row(tile, call_.geometry));
-    std::fill(held_, held_ + 2, kNothing);
+    const int64_t row = layout_.first_row(tile, call_.geometry);
+    if (row == next_row_) {
+      first_.advance(row - row_);
+    } else {
+      first_ = Runs(call_.geometry.rows, row);
+    }
+    row_ = row;
+    next_row_ = row + rows_;
+    held_[0] = held_[1] = kNothing;
   }
 
   // work(n, at) for each piece of the rows' elements from begin to end that can be worked on at once: n of them from at
@@ -56,11 +70,7 @@ class Tiles {
       if (copied) n = std::min(n, layout_.chunk);
       work(runs, at, n);
       at += n;
-      for (int64_t i = n; i > 0 && at < end;) {
-        const int64_t step = std::min(i, runs.left());
-        runs.advance(step);
-        i -= step;
-      }
+      if (at < end) runs.advance(n);
     }
   }
 
@@ -139,6 +149,8 @@ class Tiles {
     }
   }
 
+  int64_t row_ = 0;
+  int64_t next_row_ = kNothing;
   std::unique_ptr<char[]> scratch_;
   char* copies_[3] = {};
   int64_t held_[2];  // where what a copy holds starts in the rows
@@ -246,6 +258,9 @@ class Columns : Tiles<Direction> {
       }
     }
     const bool direct = layout_.direct[2];
+    if (layout_.reach * size_ <= Pages::kMostBytes) {
+      this->pages_.prepare(static_cast<char*>(call_.output) + this->first_.at().output * size_, layout_.reach * size_);
+    }
     const int64_t y_step = direct ? this->row_stride(2) * layout_.fold : width_;
     this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
       const LinesOf from = lines(runs, at, n);

@@ -44,15 +44,6 @@ void run_line(const Operation& operation, int64_t n, bool streaming, Element* y,
   }
 }
 
-// Streaming stores are ordered by nothing else.
-L1NORM_INLINE void fence(bool streaming) {
-#if defined(__x86_64__)
-  if (streaming) _mm_sfence();
-#else
-  (void)streaming;
-#endif
-}
-
 template <typename Element>
 L1NORM_INLINE const Element* elements(const void* p) {
   return static_cast<const Element*>(p);
@@ -75,7 +66,6 @@ struct OfRow {
       return quotients.each(0, elements<Element>(x), static_cast<Element*>(y), n);
     }
     run_line(quotients, n, streaming, static_cast<Element*>(y), elements<Element>(x));
-    fence(streaming);
   }
 
   static Sum dot(const void* g, const void* x, int64_t n, double scale) {
@@ -85,7 +75,6 @@ struct OfRow {
   static void differentiate(const void* g, const void* x, void* y, int64_t n, const Gradient& d, bool streaming) {
     const Differences<Type, RowGradient> differences{{d}};
     run_line(differences, n, streaming, static_cast<Element*>(y), elements<Element>(g), elements<Element>(x));
-    fence(streaming);
   }
 };
 
@@ -118,7 +107,6 @@ struct OfColumns {
     for (int64_t l = 0; l < lines; ++l) {
       run_line(operation, n, streaming, static_cast<Element*>(y) + l * y_step, in.at(l)...);
     }
-    fence(streaming);
   }
 };
 
