@@ -94,9 +94,8 @@ struct Backward {
 
   template <typename Value>
   static Gradient finish_row(const Call& c, int64_t denominator, Sum sum, bool) {
-    return make_gradient<Value>(
-        sum, make_gradient_scale<Value>(number<Value>(c.denominator, denominator), c.count, c.eps,
-                                        number<Value>(c.grad_denominator, denominator)));
+    return make_gradient<Value>(sum, make_gradient_scale<Value>(number<Value>(c.denominator, denominator), c.count,
+                                                                c.eps, number<Value>(c.grad_denominator, denominator)));
   }
 
   static void write(const RowKernels& kernels, const Operands& from, void* y, int64_t n, const Gradient& d,

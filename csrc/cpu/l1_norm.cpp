@@ -33,9 +33,7 @@ void run_tiles(const Call& c, const Layout& layout, int64_t threads) {
   const int64_t segments = std::min((4 * threads + layout.tiles - 1) / layout.tiles, (length + kGrain - 1) / kGrain);
   const int64_t segment = ((length + segments - 1) / segments + 63) / 64 * 64;
   std::vector<Sum> partial(static_cast<size_t>(layout.tiles * layout.rows * segments));
-  const auto partials = [&](int64_t tile, int64_t s) {
-    return partial.data() + (tile * segments + s) * layout.rows;
-  };
+  const auto partials = [&](int64_t tile, int64_t s) { return partial.data() + (tile * segments + s) * layout.rows; };
   const auto each_segment = [&](const auto& work) {
     torch::stable::parallel_for(0, layout.tiles * segments, 1, [&](int64_t from, int64_t to) {
       Source source(c, layout);
@@ -82,8 +80,7 @@ void run(const Call& c) {
   const int64_t threads = torch::stable::get_num_threads();
   const Layout layout = make_layout(c, threads);
   prepare_pages(c, layout);
-  layout.by_columns ? run_tiles<Columns<Direction>>(c, layout, threads)
-                    : run_tiles<Row<Direction>>(c, layout, threads);
+  layout.by_columns ? run_tiles<Columns<Direction>>(c, layout, threads) : run_tiles<Row<Direction>>(c, layout, threads);
 }
 
 }  // namespace

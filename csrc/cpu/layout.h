@@ -101,14 +101,14 @@ struct Layout {
 };
 
 inline Layout make_layout(const Call& c, int64_t threads) {
-  constexpr int64_t kCacheBytes = 512 << 10;    // that a tile had better stay below, so that it is read from memory once
+  constexpr int64_t kCacheBytes = 512 << 10;  // that a tile had better stay below, so that it is read from memory once
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
   constexpr int64_t kChunkBytes = 64 << 10;
-  constexpr int64_t kShortRow = 32;   // elements of rows that vectors hold side by side, whatever their strides
-  constexpr int64_t kShortRun = 32;   // rows, neighbours in memory, that repay a tile of their own
-  constexpr int64_t kLongRun = 512;   // elements of a row, neighbours in memory, that repay a call of their own
+  constexpr int64_t kShortRow = 32;    // elements of rows that vectors hold side by side, whatever their strides
+  constexpr int64_t kShortRun = 32;    // rows, neighbours in memory, that repay a tile of their own
+  constexpr int64_t kLongRun = 512;    // elements of a row, neighbours in memory, that repay a call of their own
   constexpr int64_t kLeastRows = 128;  // lines of fewer waste what memory and its prefetching deliver
-  constexpr int64_t kFolded = 192;    // columns in a line of narrow tiles
+  constexpr int64_t kFolded = 192;     // columns in a line of narrow tiles
 
   const Geometry& g = c.geometry;
   const Inner k(g.rows), l(g.row);
@@ -134,9 +134,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
     return t;
   }
 
-  const auto each_used = [&](const auto& is) {
-    return is(0) && (!used[1] || is(1)) && is(2);
-  };
+  const auto each_used = [&](const auto& is) { return is(0) && (!used[1] || is(1)) && is(2); };
   const auto unit = [&](int i) { return !(casts && i == 0) && k.stride.*kOperands[i] == 1; };
   const auto packed = [&](int i) { return unit(i) && l.stride.*kOperands[i] == k.size; };
   const bool narrow = k.size < kShortRun;
@@ -157,7 +155,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   } else {
     t.rows = std::min(rows, most);
     t.tiles = (rows + t.rows - 1) / t.rows;
-    if (t.rows < kShortRun) t.fold = kFolded / t.rows;
+    if (t.rows < kShortRun) t.fold = std::min(kFolded / t.rows, length);
   }
   t.reach = t.rows * length;
   int64_t last = t.rows * k.stride.output;

@@ -137,12 +137,16 @@ class Tiles {
     Runs along = from;
     for (int64_t line = 0; line < n;) {
       const int64_t lines = std::min(along.left(), n - line);
-      Runs across = first_;
-      for (int64_t column = 0; column < rows_;) {
-        const int64_t columns = std::min(across.left(), rows_ - column);
-        work(across.at(), along.at(), column, line, Block{columns, lines, 0, 0, 0, 0});
-        column += columns;
-        if (column < rows_) across.advance(columns);
+      if (first_.left() >= rows_) {
+        work(first_.at(), along.at(), 0, line, Block{rows_, lines, 0, 0, 0, 0});
+      } else {
+        Runs across = first_;
+        for (int64_t column = 0; column < rows_;) {
+          const int64_t columns = std::min(across.left(), rows_ - column);
+          work(across.at(), along.at(), column, line, Block{columns, lines, 0, 0, 0, 0});
+          column += columns;
+          if (column < rows_) across.advance(columns);
+        }
       }
       line += lines;
       if (line < n) along.advance(lines);

@@ -78,8 +78,8 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
   for (int64_t i = 0; i < n; i += kLanes) {
     if constexpr (kOfDoubles<Type>) {
       for (int64_t k = i; k < i + kLanes; ++k) {
-        const Gradient d = make_gradient<double>({dots.hi[k], dots.lo[k]},
-                                                 make_gradient_scale<double>(ms[k], count, eps, hs[k]));
+        const Gradient d =
+            make_gradient<double>({dots.hi[k], dots.lo[k]}, make_gradient_scale<double>(ms[k], count, eps, hs[k]));
         to.inverse[k] = d.inverse;
         to.inverse_low[k] = d.inverse_low;
         to.through[k] = d.through;

@@ -3,10 +3,12 @@
 // L1NORM_CAPABILITY_NAME and L1NORM_VECTOR_BYTES, and selects the instruction set.
 
 #include "vectors.h"
+
 #include "vector_sums.h"
-#include "vector_quotients.h"
-#include "vector_differences.h"
+
 #include "vector_copy.h"
+#include "vector_differences.h"
+#include "vector_quotients.h"
 
 namespace l1norm::cpu {
 namespace {
@@ -115,15 +117,16 @@ constexpr Kernels kernels() {
   using Element = typename Type::Element;
   using Row = OfRow<Type>;
   using Columns = OfColumns<Type>;
-  return {{Row::sum, Row::divide, Row::dot, Row::differentiate},
-          {Columns::sum, make_divisors<Type>, Columns::divide, Columns::dot, make_gradients<Type>,
-           Columns::differentiate},
-          {copy<Element, Half>, copy<Element, BFloat16>, copy<Element, float>, copy<Element, double>}};
+  return {
+      {Row::sum, Row::divide, Row::dot, Row::differentiate},
+      {Columns::sum, make_divisors<Type>, Columns::divide, Columns::dot, make_gradients<Type>, Columns::differentiate},
+      {copy<Element, Half>, copy<Element, BFloat16>, copy<Element, float>, copy<Element, double>}};
 }
 
 }  // namespace
 
 const Capability L1NORM_CAPABILITY = {
-    L1NORM_CAPABILITY_NAME, {kernels<HalfType>(), kernels<BFloat16Type>(), kernels<FloatType>(), kernels<DoubleType>()}};
+    L1NORM_CAPABILITY_NAME,
+    {kernels<HalfType>(), kernels<BFloat16Type>(), kernels<FloatType>(), kernels<DoubleType>()}};
 
 }  // namespace l1norm::cpu
