@@ -37,10 +37,13 @@ L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, El
 
 template <typename Operation, typename Element, typename... Inputs>
 void run_line(const Operation& operation, int64_t n, bool streaming, Element* y, const Inputs*... in) {
-  if (streaming && n >= 2 * kBlock * kLanes) {
+  if (streaming && n >= 2 * kBlock * kLanes) {  // whole cache lines only: what is left of one costs more than it saves
+    constexpr int64_t kLine = 64 / sizeof(Element);
     const int64_t head = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
+    const int64_t end = head + (n - head) / kLine * kLine;
     run_body<false>(operation, 0, head, y, in...);
-    run_body<true>(operation, head, n, y, in...);
+    run_body<true>(operation, head, end, y, in...);
+    run_body<false>(operation, end, n, y, in...);
   } else {
     run_body<false>(operation, 0, n, y, in...);
   }
