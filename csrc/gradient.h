@@ -102,32 +102,25 @@ L1NORM_HD double input_gradient(double g, double x, const Gradient& d) {
   return is_finite(result) ? result : g / d.m - through;
 }
 
-// A row's gradient as pairs of V: of floats for half types, whose last place is 2^13 times a float's or more, of
-// doubles for doubles.
-template <typename V>
+// A row's gradient as pairs of floats: enough for half types, whose last place is 2^13 times a float's or more.
 struct PairGradient {
-  V inverse, inverse_low;
-  V through, through_low;
+  float inverse, inverse_low;
+  float through, through_low;
 };
 
 // False where pairs have no room for it, and where results must cancel exactly: in rows of one element.
-L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient<float>& pair) {
+L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient& pair) {
   pair.inverse = static_cast<float>(d.inverse);
   pair.inverse_low = static_cast<float>(d.inverse - static_cast<double>(pair.inverse));
   pair.through = static_cast<float>(d.through);
   pair.through_low = static_cast<float>(d.through - static_cast<double>(pair.through));
   return !d.lone && d.m > 0x1p-100 && d.m < 0x1p100 && d.through != 0.0 && fabs(d.through) < 0x1p120;
 }
-L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient<double>& pair) {
-  pair = {d.inverse, d.inverse_low, d.through, d.through_low};
-  return !d.lone && d.m > 0x1p-900 && d.m < 0x1p900 && d.through != 0.0 && fabs(d.through) < 0x1p1000;
-}
 
-// Two roundings to V, of |g / m| + |through| and of the result.
-template <typename V>
-L1NORM_HD V input_gradient(V g, V x, const PairGradient<V>& pair) {
-  const V sign = x == 0 ? V(0) : copysign(V(1), x);
-  return fma(g, pair.inverse, -sign * pair.through) + fma(g, pair.inverse_low, -sign * pair.through_low);
+// Rounded twice to a float, within 2^-23 of |g / m| + |through|, before it is rounded to a half type.
+L1NORM_HD float input_gradient(float g, float x, const PairGradient& pair) {
+  const float sign = x == 0.0f ? 0.0f : copysignf(1.0f, x);
+  return fmaf(g, pair.inverse, -sign * pair.through) + fmaf(g, pair.inverse_low, -sign * pair.through_low);
 }
 
 }  // namespace l1norm

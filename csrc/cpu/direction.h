@@ -103,35 +103,35 @@ struct Backward {
     kernels.differentiate(from.grad, from.input, y, n, d, streaming);
   }
 
-  // Of columns: inverse, inverse_low, through, through_low, m; the divisors' gradients; scales of products.
-  static constexpr int64_t kNumbers = 7;
-  static constexpr int64_t kShared = 5;
+  // Of columns: inverse, inverse_low, through, through_low, m, pairs; the divisors' gradients; scales of products.
+  static constexpr int64_t kNumbers = 8;
+  static constexpr int64_t kShared = 6;
 
-  static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4]}; }
+  static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4], a[5]}; }
 
   // n columns, of them `rows` different ones.
   template <typename Value>
   static void open(const Call& c, const int64_t* denominators, int64_t rows, int64_t n, const Numbers& a) {
     for (int64_t i = 0; i < rows; ++i) {
       a[4][i] = number<Value>(c.denominator, denominators[i]);
-      a[5][i] = number<Value>(c.grad_denominator, denominators[i]);
+      a[6][i] = number<Value>(c.grad_denominator, denominators[i]);
     }
-    for (int64_t i = rows; i < rows + kColumnPadding; ++i) a[4][i] = 1.0, a[5][i] = 0.0;
+    for (int64_t i = rows; i < rows + kColumnPadding; ++i) a[4][i] = 1.0, a[6][i] = 0.0;
     if constexpr (sizeof(Value) == sizeof(double)) {
-      for (int64_t i = 0; i < rows; ++i) a[6][i] = dot_scale<Value>(a[4][i], c.count);
-      for (int64_t i = rows; i < n + kColumnPadding; ++i) a[6][i] = a[6][i - rows];
+      for (int64_t i = 0; i < rows; ++i) a[7][i] = dot_scale<Value>(a[4][i], c.count);
+      for (int64_t i = rows; i < n + kColumnPadding; ++i) a[7][i] = a[7][i - rows];
     }
   }
 
   static void sum_columns(const ColumnKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers& a,
                           Sums sums) {
-    kernels.dot(from.grad, from.input, lines, n, a[6], sums);
+    kernels.dot(from.grad, from.input, lines, n, a[7], sums);
   }
 
   template <typename Value>
   static void finish_columns(const Call& c, const ColumnKernels& kernels, const int64_t*, int64_t n, Sums sums,
                              const Numbers& a, bool) {
-    kernels.make_gradients(sums, a[4], a[5], n, c.count, c.eps, gradients(a));
+    kernels.make_gradients(sums, a[4], a[6], n, c.count, c.eps, gradients(a));
   }
 
   static void write_columns(const ColumnKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines,

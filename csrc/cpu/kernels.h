@@ -29,6 +29,7 @@ struct Divisors {
 // A Gradient's fields.
 struct Gradients {
   double *inverse, *inverse_low, *through, *through_low, *m;
+  double* pairs;  // not 0 where pairs have room
 };
 
 // Kernels for elements of one type. Pointers need the type's own alignment only. A row's kernels take n elements that

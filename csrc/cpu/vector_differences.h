@@ -8,6 +8,18 @@ L1NORM_INLINE Doubles signed_as(Doubles x, Doubles magnitude) {
   return as<Doubles>(((as<Longs>(x) & INT64_MIN) ^ as<Longs>(magnitude)) & (x != 0.0));
 }
 
+// Which types' gradients end in pairs of floats.
+template <typename Type>
+constexpr bool kPairs = sizeof(typename Type::Element) == 2;
+
+// Whether pairs have room for a gradient, as make_pair_gradient() says.
+template <typename Type>
+L1NORM_INLINE Longs have_pairs(Doubles m, Doubles through, bool lone) {
+  if (lone || !kPairs<Type>) return Longs{};
+  return (m > 0x1p-100) & (m < 0x1p100) & (through != 0.0) & (through < 0x1p120) & (through > -0x1p120);
+}
+
+template <typename Type>
 struct RowGradient {
   Gradient d;
 
@@ -16,19 +28,35 @@ struct RowGradient {
   L1NORM_INLINE Doubles inverse_low(int64_t) const { return Doubles{} + d.inverse_low; }
   L1NORM_INLINE Doubles through(int64_t) const { return Doubles{} + d.through; }
   L1NORM_INLINE Doubles through_low(int64_t) const { return Doubles{} + d.through_low; }
+  L1NORM_INLINE Longs pairs(int64_t) const { return have_pairs<Type>(Doubles{} + d.m, Doubles{} + d.through, d.lone); }
 };
 
 struct ColumnGradients {
   Gradients d;
 
+  // A row of one element is one without pairs.
   L1NORM_INLINE Gradient at(int64_t i) const {
-    return {d.inverse[i], d.inverse_low[i], d.through[i], d.through_low[i], d.m[i]};
+    return {d.inverse[i], d.inverse_low[i], d.through[i], d.through_low[i], d.m[i], d.pairs[i] == 0.0};
   }
   L1NORM_INLINE Doubles inverse(int64_t i) const { return load<Doubles>(d.inverse + i); }
   L1NORM_INLINE Doubles inverse_low(int64_t i) const { return load<Doubles>(d.inverse_low + i); }
   L1NORM_INLINE Doubles through(int64_t i) const { return load<Doubles>(d.through + i); }
   L1NORM_INLINE Doubles through_low(int64_t i) const { return load<Doubles>(d.through_low + i); }
+  L1NORM_INLINE Longs pairs(int64_t i) const { return load<Doubles>(d.pairs + i) != 0.0; }
 };
+
+// input_gradient() by pairs.
+L1NORM_INLINE Floats by_pairs(Floats g, Floats x, Doubles inverse, Doubles through) {
+  // A zero's product is one of the other's sign.
+  const Ints sign = Ints{} + INT32_MIN, of_x = as<Ints>(x) & sign;
+  const auto signed_as_x = [&](Floats v) {
+    const Ints bits = as<Ints>(v);
+    return as<Floats>((x != 0.0f) ? of_x ^ bits : bits & sign);
+  };
+  const Floats a = to_floats(inverse), b = to_floats(through);
+  return fused(g, a, -signed_as_x(b)) +
+         fused(g, to_floats(inverse - to_doubles(a)), -signed_as_x(to_floats(through - to_doubles(b))));
+}
 
 // y[i] = g[i] / m - sgn(x[i]) * through. block() leaves a row whose through is not finite, where sgn(0) matters, to
 // each().
@@ -49,7 +77,6 @@ struct Differences {
     for (int k = 0; k < vectors; ++k) {
       const int64_t at = i + k * kLanes;
       const Doubles through = gradient.through(at), inverse = gradient.inverse(at);
-      wrong |= through - through != 0.0;
       if constexpr (kOfDoubles<Type>) {
         const Doubles v = load<Doubles>(x + k * kLanes), g = load<Doubles>(gradients + k * kLanes);
         const Doubles product = g * inverse, t = signed_as(v, through);
@@ -57,13 +84,19 @@ struct Differences {
         const Doubles difference = product - t, step = difference - product;
         const Doubles error = (product - (difference - step)) - (t + step);
         y[k] = difference + (error + (product_low - signed_as(v, gradient.through_low(at))));
-        wrong |= y[k] - y[k] != 0.0;
+        wrong |= (through - through != 0.0) | (y[k] - y[k] != 0.0);
       } else {
-        const Doubles v = to_doubles(Type::load_floats(x + k * kLanes));
-        const Doubles product = to_doubles(Type::load_floats(gradients + k * kLanes)) * inverse;
-        const Doubles d = product - signed_as(v, through);
-        if constexpr (!Type::kRoundsNaN) wrong |= d != d;
-        y[k] = Type::round(to_floats(d));
+        const Floats g = Type::load_floats(gradients + k * kLanes), v = Type::load_floats(x + k * kLanes);
+        const Longs pairs = gradient.pairs(at);
+        Floats result = {};
+        if constexpr (kPairs<Type>) result = by_pairs(g, v, inverse, through);
+        if (!kPairs<Type> || any(~pairs)) {
+          const Doubles d = to_doubles(g) * inverse - signed_as(to_doubles(v), through);
+          wrong |= ~pairs & (through - through != 0.0);
+          if constexpr (!Type::kRoundsNaN) wrong |= ~pairs & (d != d);
+          result = __builtin_convertvector(pairs, Ints) ? result : to_floats(d);
+        }
+        y[k] = Type::round(result);
       }
     }
     return !any(wrong);
@@ -85,6 +118,7 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
         to.through[k] = d.through;
         to.through_low[k] = d.through_low;
         to.m[k] = d.m;
+        to.pairs[k] = 0.0;
       }
     } else {
       const Doubles m = load<Doubles>(ms + i), h = load<Doubles>(hs + i), value = Doubles{} + count.value;
@@ -106,9 +140,11 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
       const Longs clamped = eps > 0.0 ? ~(m > static_cast<double>(static_cast<float>(eps))) : Longs{};
       store(to.inverse + i, inverse);
       store(to.inverse_low + i, inverse_low);
-      store(to.through + i, clamped ? Doubles{} : through);
+      const Doubles kept = clamped ? Doubles{} : through;
+      store(to.through + i, kept);
       store(to.through_low + i, clamped ? Doubles{} : low);
       store(to.m + i, m);
+      store(to.pairs + i, have_pairs<Type>(m, kept, count.lone) ? Doubles{} + 1.0 : Doubles{});
     }
   }
 }

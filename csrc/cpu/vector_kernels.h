@@ -78,7 +78,7 @@ struct OfRow {
   }
 
   static void differentiate(const void* g, const void* x, void* y, int64_t n, const Gradient& d, bool streaming) {
-    const Differences<Type, RowGradient> differences{{d}};
+    const Differences<Type, RowGradient<Type>> differences{{d}};
     run_line(differences, n, streaming, static_cast<Element*>(y), elements<Element>(g), elements<Element>(x));
   }
 };

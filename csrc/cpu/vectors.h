@@ -87,6 +87,18 @@ L1NORM_INLINE Doubles fused(Doubles a, Doubles b, Doubles c) {
 #endif
 }
 
+L1NORM_INLINE Floats fused(Floats a, Floats b, Floats c) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  return as<Floats>(_mm256_fmadd_ps(as<__m256>(a), as<__m256>(b), as<__m256>(c)));
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  return as<Floats>(_mm_fmadd_ps(as<__m128>(a), as<__m128>(b), as<__m128>(c)));
+#else
+  Floats r;
+  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return r;
+#endif
+}
+
 // GCC splits its own conversion of a 64-byte vector in two. (The masked form: the plain one warns in GCC 12.)
 L1NORM_INLINE Doubles to_doubles(Floats f) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
@@ -113,6 +125,11 @@ struct FloatType {
   static L1NORM_INLINE float divide(float x, Divisor m) { return divide_exactly(x, m); }
   static L1NORM_INLINE float differentiate(float g, float x, const Gradient& d) { return input_gradient(g, x, d); }
 };
+
+L1NORM_INLINE float half_gradient(float g, float x, const Gradient& d) {
+  PairGradient pair;
+  return make_pair_gradient(d, pair) ? input_gradient(g, x, pair) : input_gradient(g, x, d);
+}
 
 struct HalfType {
   using Element = Half;
@@ -143,7 +160,7 @@ struct HalfType {
     return to_half(round_to_odd_float(quotient_to_odd(to_float(x), m)));
   }
   static L1NORM_INLINE Half differentiate(Half g, Half x, const Gradient& d) {
-    return to_half(input_gradient(to_float(g), to_float(x), d));
+    return to_half(half_gradient(to_float(g), to_float(x), d));
   }
   static constexpr bool kRoundsNaN = true;
   // Quotients of float16 numbers are normal floats, or zero.
@@ -164,7 +181,7 @@ struct BFloat16Type {
     return to_bfloat16(round_to_odd_float(quotient_to_odd(to_float(x), m)));
   }
   static L1NORM_INLINE BFloat16 differentiate(BFloat16 g, BFloat16 x, const Gradient& d) {
-    return to_bfloat16(input_gradient(to_float(g), to_float(x), d));
+    return to_bfloat16(half_gradient(to_float(g), to_float(x), d));
   }
   static constexpr bool kSubnormalQuotients = true;
 };

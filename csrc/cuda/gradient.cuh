@@ -97,7 +97,7 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
 }
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
-                                                      const PairGradient<Wide<T>>& pair) {
+                                                      const PairGradient& pair) {
   const auto one = [&](int k) { return input_gradient(widen_at(g, k), widen_at(x, k), pair); };
   if constexpr (Pack<T, N>::kPairs) {
     Pack<T, N> result;
@@ -112,8 +112,8 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
 // Calls write() with what input_gradients() takes for elements of T.
 template <typename T, typename Write>
 __device__ __forceinline__ void with_gradient(const Gradient& d, const Write& write) {
-  if constexpr (sizeof(T) != 4) {
-    PairGradient<Wide<T>> pair;
+  if constexpr (sizeof(T) == 2) {
+    PairGradient pair;
     if (make_pair_gradient(d, pair)) return write(pair);
   }
   write(d);
