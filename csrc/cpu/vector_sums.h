@@ -51,7 +51,6 @@ struct Magnitudes {
   }
 
   L1NORM_INLINE void add_error(Accumulator&, int64_t, Doubles, const Element*) const {}
-  L1NORM_INLINE Magnitudes from(int64_t) const { return {}; }
 };
 
 // scales: one a column, or one for all.
@@ -77,8 +76,6 @@ struct Products {
   L1NORM_INLINE void add_error(Accumulator& a, int64_t i, Doubles product, const Element* g, const Element* x) const {
     if constexpr (kOfDoubles<Type>) a.lo += fused(load<Doubles>(g), scaled(i, x), -product);
   }
-
-  L1NORM_INLINE Products from(int64_t i) const { return {scales + i}; }
 };
 
 // An input's vectors for one accumulator: the first, and how far the next ones are.
@@ -131,18 +128,17 @@ L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) 
 // Adds `count` lines of n elements to the sums of each.
 template <int count, typename Terms, typename... Elements>
 L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<Elements>... in) {
-  const auto add = [&](int64_t i, auto... places) {
+  const auto add = [&](auto vectors, int64_t i, auto... places) {
     Accumulator a{load<Doubles>(sums.hi + i), load<Doubles>(sums.lo + i)};
-    add_vectors<count>(terms, a, i, places...);
+    add_vectors<decltype(vectors)::value>(terms, a, i, places...);
     __builtin_memcpy(sums.hi + i, &a.hi, sizeof a.hi);
     __builtin_memcpy(sums.lo + i, &a.lo, sizeof a.lo);
   };
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) add(i, in.from(i)...);
+  for (; i + kLanes <= n; i += kLanes) add(std::integral_constant<int, count>{}, i, in.from(i)...);
   if (i == n) return;
   for (int k = 0; k < count; ++k) {
-    add_lines<1>(terms.from(i), kLanes, {sums.hi + i, sums.lo + i},
-                 Places<Elements>{Part<Elements>(in.at(k) + i, n - i).elements, 0}...);
+    add(std::integral_constant<int, 1>{}, i, Places<Elements>{Part<Elements>(in.at(k) + i, n - i).elements, 0}...);
   }
 }
 
