@@ -21,6 +21,11 @@ class Tiles {
         kernels_(capability().of(c.dtype)),
         size_(element_size(c.dtype)),
         pages_(c),
+        in_runs_(layout.direct[0] || (Direction::kGrad && layout.direct[1]) || layout.direct[2]),
+        most_(layout.direct[0] && layout.direct[2] && (!Direction::kGrad || layout.direct[1]) ? c.geometry.row.count
+                                                                                              : layout.chunk),
+        start_(c.geometry.row, 0),
+        first_piece_(std::min(most_, in_runs_ ? start_.left() : most_)),
         streaming_(pages_.bypass() || (pages_.fresh() && layout.reach * size_ > Pages::kMostBytes)) {
     const int64_t bytes = layout.rows * layout.chunk * size_;
     const bool own_output = !layout.direct[2] && layout.direct[0];
@@ -61,13 +66,10 @@ class Tiles {
   // on, in runs().
   template <typename Work>
   void each_piece(int64_t begin, int64_t end, const Work& work) {
-    const bool copied = !layout_.direct[0] || (Direction::kGrad && !layout_.direct[1]) || !layout_.direct[2];
-    const bool whole_runs = layout_.direct[0] || (Direction::kGrad && layout_.direct[1]) || layout_.direct[2];
+    if (begin == 0 && end <= first_piece_) return work(start_, begin, end);
     Runs runs(call_.geometry.row, begin);
     for (int64_t at = begin; at < end;) {
-      int64_t n = end - at;
-      if (whole_runs) n = std::min(n, runs.left());
-      if (copied) n = std::min(n, layout_.chunk);
+      const int64_t n = std::min({end - at, in_runs_ ? runs.left() : end - at, most_});
       work(runs, at, n);
       at += n;
       if (at < end) runs.advance(n);
@@ -122,6 +124,10 @@ class Tiles {
   const Kernels& kernels_;
   const int64_t size_;
   Pages pages_;
+  const bool in_runs_;  // pieces do not cross the ends of runs
+  const int64_t most_;  // elements of a piece
+  const Runs start_;    // of a row
+  const int64_t first_piece_;
   const bool streaming_;
   int64_t rows_ = 0;
   Runs first_;  // the tile's rows

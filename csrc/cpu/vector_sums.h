@@ -6,6 +6,28 @@ namespace {
 template <typename Type>
 constexpr bool kOfDoubles = sizeof(typename Type::Element) == sizeof(double);
 
+template <int lanes>
+struct DoublesOf {
+  typedef double type __attribute__((vector_size(lanes * sizeof(double))));
+};
+
+// Sums of lanes: halves are added to halves, so that few additions wait for each other.
+template <int lanes>
+L1NORM_INLINE Sum total(const double* hi, const double* lo) {
+  if constexpr (lanes == 1) {
+    return {*hi, *lo};
+  } else {
+    using Half = typename DoublesOf<lanes / 2>::type;
+    const Half a = load<Half>(hi), b = load<Half>(hi + lanes / 2);
+    const Half s = a + b, t = s - a;
+    const Half rest = ((a - (s - t)) + (b - t)) + (load<Half>(lo) + load<Half>(lo + lanes / 2));
+    double sums[lanes / 2], rests[lanes / 2];
+    store(sums, s);
+    store(rests, rest);
+    return total<lanes / 2>(sums, rests);
+  }
+}
+
 // A compensated accumulator in each lane.
 struct Accumulator {
   Doubles hi = {}, lo = {};
@@ -19,16 +41,6 @@ struct Accumulator {
   L1NORM_INLINE void add(const Accumulator& a) {
     add(a.hi);
     lo += a.lo;
-  }
-
-  // Halves are added to halves, so that few additions wait for each other.
-  L1NORM_INLINE Sum total() const {
-    Sum sums[kLanes];
-    for (int i = 0; i < kLanes; ++i) sums[i] = {hi[i], lo[i]};
-    for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) sums[i] = sums[i] + sums[i + half];
-    }
-    return sums[0];
   }
 };
 
@@ -122,7 +134,10 @@ L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) 
   for (; i + kLanes <= n; i += kLanes) add_vectors<1>(terms, a, i, Places<Elements>{in + i, kLanes}...);
   if (i < n) add_vectors<1>(terms, b, i, Places<Elements>{Part<Elements>(in + i, n - i).elements, kLanes}...);
   a.add(b);
-  return a.total();
+  double hi[kLanes], lo[kLanes];
+  store(hi, a.hi);
+  store(lo, a.lo);
+  return total<kLanes>(hi, lo);
 }
 
 // Adds `count` lines of n elements to the sums of each.
