@@ -31,16 +31,25 @@ struct Walk {
   int64_t size[kMaxDims];  // of the first dims
   Offsets stride[kMaxDims];
 
-  L1NORM_WALK Offsets at(int64_t index) const {
+  L1NORM_WALK Offsets at(int64_t index) const { return locate(index); }
+
+  // Where indices fit 31 bits: divisions take a fifth of the time.
+  L1NORM_WALK Offsets at_small(int index) const { return locate(static_cast<uint32_t>(index)); }
+
+ private:
+  template <typename Index>
+  L1NORM_WALK Offsets locate(Index index) const {
     if (dims == 1) {
-      return {index * stride[0].input, index * stride[0].grad, index * stride[0].output, index * stride[0].denominator};
+      const int64_t i = static_cast<int64_t>(index);
+      return {i * stride[0].input, i * stride[0].grad, i * stride[0].output, i * stride[0].denominator};
     }
     Offsets o{};
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
     for (int d = dims - 1; d >= 0; --d) {
-      const int64_t next = index / size[d], i = index - next * size[d];
+      const Index extent = static_cast<Index>(size[d]), next = index / extent;
+      const int64_t i = static_cast<int64_t>(index - next * extent);
       o.input += i * stride[d].input;
       o.grad += i * stride[d].grad;
       o.output += i * stride[d].output;

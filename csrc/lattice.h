@@ -1,0 +1,99 @@
+// A geometry as kernels see it that go across rows: units of 16 bytes or of one element, side by side, and steps along
+// them. Pure and host-only.
+#pragma once
+
+#include <cstdlib>
+
+#include "call.h"
+#include "geometry.h"
+
+namespace l1norm {
+
+// What a thread holds of neighbours in memory: a pack of as many rows, a pack of one row, or elements one by one.
+enum class Unit { kColumns, kSegment, kElement };
+
+struct Lattice {
+  Geometry geometry;  // of units and steps, in place of rows and their elements
+  Unit unit;
+  int columns;               // rows that a unit is of
+  int64_t denominator_step;  // from one of them to the next
+  int64_t inner;             // units side by side before the walk over them jumps
+  bool along;                // steps lie closer together than units
+  bool walkable;             // two nested loops at the most lead along a row
+};
+
+namespace lattice {
+
+template <typename Test>
+bool all_strides(const Walk& walk, int dims, const Test& test) {
+  for (int d = 0; d < dims; ++d) {
+    const Offsets& s = walk.stride[d];
+    if (!test(s.input) || !test(s.grad) || !test(s.output)) return false;
+  }
+  return true;
+}
+
+// Whether the innermost loop goes over whole packs of neighbours, which other loops leave whole.
+inline bool in_packs(const Walk& walk, const Walk& other, int64_t pack) {
+  const auto whole = [&](int64_t stride) { return stride % pack == 0; };
+  const int last = walk.dims - 1;
+  if (last < 0 || walk.size[last] % pack != 0 || !all_strides(walk, last, whole)) return false;
+  const Offsets& s = walk.stride[last];
+  return s.input == 1 && s.grad == 1 && s.output == 1 && all_strides(other, other.dims, whole);
+}
+
+// The walk over packs in place of elements.
+inline Walk over_packs(Walk walk, int64_t pack) {
+  const int last = walk.dims - 1;
+  Offsets& s = walk.stride[last];
+  walk.count /= pack;
+  walk.size[last] /= pack;
+  s = {s.input * pack, s.grad * pack, s.output * pack, s.denominator * pack};
+  return walk;
+}
+
+// A walk of no loop as one of a single round.
+inline void fill(Walk& walk) {
+  if (walk.dims > 0) return;
+  walk.dims = 1;
+  walk.size[0] = walk.count;
+  walk.stride[0] = {0, 0, 0, 0};
+}
+
+// How far apart the innermost loop's neighbours lie.
+inline int64_t distance(const Walk& walk) {
+  const Offsets& s = walk.stride[walk.dims - 1];
+  return std::llabs(s.input) + std::llabs(s.grad) + std::llabs(s.output);
+}
+
+}  // namespace lattice
+
+// aligned: input, grad and output start at multiples of a pack, which is `pack` elements.
+inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned) {
+  Lattice l{g, Unit::kElement, 1, 0, 1, false, false};
+  Walk &units = l.geometry.rows, &steps = l.geometry.row;
+  if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
+    l.unit = Unit::kColumns;
+    l.columns = static_cast<int>(pack);
+    l.denominator_step = units.stride[units.dims - 1].denominator;
+    units = lattice::over_packs(units, pack);
+  } else if (aligned && lattice::in_packs(g.row, g.rows, pack)) {
+    l.unit = Unit::kSegment;
+    steps = lattice::over_packs(steps, pack);
+  }
+  lattice::fill(units);
+  lattice::fill(steps);
+  l.inner = units.size[units.dims - 1];
+  l.along = l.unit == Unit::kSegment ||
+            (l.unit == Unit::kElement && (units.count == 1 || lattice::distance(steps) < lattice::distance(units)));
+  l.walkable = steps.dims <= 2;
+  return l;
+}
+
+inline Lattice lattice_of(const Call& c, int64_t pack_bytes) {
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  const uintptr_t bits = address(c.input) | address(c.grad) | address(c.output);
+  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), bits % static_cast<uintptr_t>(pack_bytes) == 0);
+}
+
+}  // namespace l1norm
