@@ -95,6 +95,14 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
   return make_pack<T, N>(
       [&](int k) { return narrow<T>(input_gradient(forgotten(widen_at(g, k)), widen_at(x, k), d, zero)); });
 }
+// As above, of neighbours of rows of their own.
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
+                                                      const Gradient (&d)[N]) {
+  return make_pack<T, N>([&](int k) {
+    return narrow<T>(input_gradient(forgotten(widen_at(g, k)), widen_at(x, k), d[k], 0.0 * fabs(d[k].through)));
+  });
+}
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
                                                       const PairGradient& pair) {

@@ -128,14 +128,18 @@ struct HalfQuotient {
     } else {
       uint32_t differ = 0;
 #pragma unroll
-      for (int k = 0; k < N / 2; ++k) {
-        const float first = fabsf(widen_first<T>(x.units[k])), second = fabsf(widen_second<T>(x.units[k]));
-        const uint32_t high = narrow_pair<T>(__fmul_ru(first, above), __fmul_ru(second, above));
-        differ |= high ^ narrow_pair<T>(__fmul_rd(first, below), __fmul_rd(second, below));
-        y.units[k] = high | (x.units[k] & 0x80008000u);
-      }
+      for (int k = 0; k < N / 2; ++k) differ |= divide_pair(*this, *this, x.units[k], y.units[k]);
       return usable && differ == 0;
     }
+  }
+
+  // Two neighbours, by a divisor each; zero where both are proven, if they are usable.
+  static __device__ __forceinline__ uint32_t divide_pair(const HalfQuotient& a, const HalfQuotient& b, uint32_t x,
+                                                         uint32_t& y) {
+    const float first = fabsf(widen_first<T>(x)), second = fabsf(widen_second<T>(x));
+    const uint32_t high = narrow_pair<T>(__fmul_ru(first, a.above), __fmul_ru(second, b.above));
+    y = high | (x & 0x80008000u);
+    return high ^ narrow_pair<T>(__fmul_rd(first, a.below), __fmul_rd(second, b.below));
   }
 };
 template <>
@@ -194,6 +198,18 @@ __device__ __forceinline__ T exact_quotient(T x, Divisor m) {
     return narrow<T>(round_to_odd_float(quotient_to_odd(widen(x), m)));
   } else {
     return divide_exactly(x, m);
+  }
+}
+
+// Neighbours of rows of their own: one element, or a pair of halves.
+template <typename T, int N>
+__device__ __forceinline__ bool divide_beside(const Quotient<T> (&quotients)[N], const Pack<T, N>& x, Pack<T, N>& y) {
+  if constexpr (N == 1) {
+    return quotients[0].divide(x, y);
+  } else {
+    static_assert(N == 2 && Pack<T, N>::kPairs);
+    const uint32_t differ = Quotient<T>::divide_pair(quotients[0], quotients[1], x.units[0], y.units[0]);
+    return quotients[0].usable && quotients[1].usable && differ == 0;
   }
 }
 

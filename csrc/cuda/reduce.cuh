@@ -60,62 +60,70 @@ __device__ __forceinline__ Sum await(const double2* slot) {
   return sum;
 }
 
-// Clusters, where the architecture has them. kMany: the launch may have any number of blocks a cluster up to
-// kMaxCluster; otherwise they are one each, and a cluster costs nothing.
+// The cluster of this block, whose size the launch says; a block of its own where the architecture has none.
+struct Cluster {
+  int rank = 0, size = 1;
 
-template <bool kMany>
-__device__ __forceinline__ void cluster_arrive() {
+  __device__ __forceinline__ explicit Cluster(bool launched = true) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kMany) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    if (!launched) return;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
 #endif
-}
-
-// This block's place in its cluster.
-struct ClusterPlace {
-  int rank = 0;
-  int blocks = 1;
-};
-
-template <bool kMany>
-__device__ __forceinline__ ClusterPlace cluster_place() {
-  ClusterPlace place;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kMany) {
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place.rank));
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(place.blocks));
   }
+
+  // A block may write to a peer's shared memory only once the peer has arrived and it has waited.
+  __device__ __forceinline__ void arrive() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
-  return place;
-}
+  }
+
+  __device__ __forceinline__ void wait() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+  }
+
+  // In the peer's memory, where it lies as in this block's.
+  __device__ __forceinline__ void store(double2* place, int peer, const double2& value) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(place))), "r"(peer));
+    asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(there), "d"(value.x), "d"(value.y) : "memory");
+#endif
+  }
+
+  // What was stored is there for all.
+  __device__ __forceinline__ void exchange() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+  }
+};
 
 // Sums that cluster_sum() keeps in each block's shared memory, a warp of the cluster one.
 __host__ __device__ __forceinline__ int cluster_sums(int blocks, int threads) { return blocks * threads / 32; }
 
-// The cluster's sum, in every thread, the same bits everywhere: parts, hi and lo, are added in the order of their
-// places, rank by rank, warp by warp. Every thread calls it once, after one cluster_arrive().
+// The cluster's sum, in every thread, the same bits everywhere: parts, hi and lo, are added in the order of their places,
+// rank by rank, warp by warp. Every thread calls it once, with kMany after an arrive(); without, a cluster is a block.
 template <bool kMany>
-__device__ __forceinline__ Sum cluster_sum(Sum sum, double2* parts, const ClusterPlace& cluster) {
+__device__ __forceinline__ Sum cluster_sum(Sum sum, double2* parts, const Cluster& cluster) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   sum = warp_sum(sum);
   double2* const place = &parts[cluster.rank * warps + warp];
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if constexpr (kMany) {
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-    if (lane < cluster.blocks) {
-      const uint32_t here = static_cast<uint32_t>(__cvta_generic_to_shared(place));
-      uint32_t there;
-      asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(lane));
-      asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(there), "d"(sum.hi), "d"(sum.lo) : "memory");
-    }
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-  }
-#endif
-  if constexpr (!kMany) {
+    cluster.wait();
+    if (lane < cluster.size) cluster.store(place, lane, make_double2(sum.hi, sum.lo));
+    cluster.exchange();
+  } else {
     if (lane == 0) *place = make_double2(sum.hi, sum.lo);
     __syncthreads();
   }
   // Each aligned group of as many lanes as there are parts adds them all, so that no step is spent on zeros.
-  const int count = cluster_sums(cluster.blocks, static_cast<int>(blockDim.x));
+  const int count = cluster_sums(cluster.size, static_cast<int>(blockDim.x));
   const int lanes = count > 16 ? 32 : count > 8 ? 16 : count > 4 ? 8 : 4;
   Sum total;
   for (int k = lane % lanes; k < count; k += lanes) total = total + Sum{parts[k].x, parts[k].y};

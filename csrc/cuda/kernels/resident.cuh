@@ -38,13 +38,13 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
   if constexpr (!kMany || kHasClusters) {
     extern __shared__ uint4 shared[];
     // A block may write to a peer's shared memory only once the peer has started: the loads hide the wait.
-    cluster_arrive<kMany>();
-    const ClusterPlace cluster = cluster_place<kMany>();
+    const Cluster cluster(kMany);
+    if constexpr (kMany) cluster.arrive();
     const int rank = cluster.rank;
     double2* const sums = reinterpret_cast<double2*>(shared);
-    uint4* const places = shared + cluster_sums(cluster.blocks, static_cast<int>(blockDim.x));
+    uint4* const places = shared + cluster_sums(cluster.size, static_cast<int>(blockDim.x));
     const Geometry& g = c.geometry;
-    const Offsets o = g.rows.at(kMany ? blockIdx.x / cluster.blocks : blockIdx.x);
+    const Offsets o = g.rows.at(kMany ? blockIdx.x / cluster.size : blockIdx.x);
 
     // The head belongs to the first block, the tail to the last: an element a thread, so that a block of one warp takes
     // a shorter line for 2-byte elements.
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
       return typename decltype(row_type)::type(
           c, o, 0, static_cast<int>(g.row.count), min(kLineBytes, threads * static_cast<int>(sizeof(T))),
           rank * packs * threads + thread, threads, rank == 0 ? thread : kLineBytes,
-          rank == cluster.blocks - 1 ? thread : kLineBytes, rest...);
+          rank == cluster.size - 1 ? thread : kLineBytes, rest...);
     };
     const auto total_of = [&](const Sum& sum) { return cluster_sum<kMany>(sum, sums, cluster); };
     if constexpr (kBackward) {
