@@ -15,6 +15,7 @@
 
 #include "build_info.h"
 #include "cuda/override.h"
+#include "lattice.h"
 #include "overlap.h"
 #include "tensors.h"
 
@@ -43,9 +44,10 @@ pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int
   return pybind11::make_tuple(all(g.rows, rows), all(g.row, elements));
 }
 
-// What a call's tensors are to the plan: rows, length, held, dense.
+// What a call's tensors are to the plan: rows, length, held, dense, and the lattice of packs of `pack` elements.
 pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                     const std::vector<int64_t>& out_strides, const std::vector<int64_t>& dims) {
+                     const std::vector<int64_t>& out_strides, const std::vector<int64_t>& dims, int64_t pack,
+                     bool aligned) {
   const int64_t rank = static_cast<int64_t>(sizes.size());
   const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
   l1norm::Geometry g;
@@ -58,14 +60,25 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["length"] = g.row.count;
   d["held"] = g.unit_stride();
   d["dense"] = g.dense();
+  const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned), pack);
+  d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along);
   return d;
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
-                    int64_t l2_bytes, int max_cluster, bool backward) {
+                    int64_t l2_bytes, int max_cluster, bool backward,
+                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool>& lattice) {
   using namespace l1norm::cuda;
-  const Plan p = make_plan({rows, length, static_cast<l1norm::DType>(dtype), held, dense, aligned, backward},
+  const auto& [units, steps, inner, columns, elements, along] = lattice;
+  const Plan p = make_plan({rows,
+                            length,
+                            static_cast<l1norm::DType>(dtype),
+                            held,
+                            dense,
+                            aligned,
+                            backward,
+                            {units, steps, inner, columns, elements, along}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster},
                            wanted_kernel);
@@ -95,6 +108,15 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["chunks"] = p.relay.chunks;
       d["lag"] = p.relay.lag;
       d["turns_back"] = p.relay.turns_back;
+      break;
+    case Kernel::kStrided:
+      d["lanes"] = p.strided.lanes;
+      d["width"] = p.strided.width;
+      d["warps"] = p.strided.warps;
+      d["packs"] = p.strided.packs;
+      d["cluster"] = p.strided.cluster;
+      d["threads"] = p.strided.warps * 32 * strided_tiles_a_block(p.strided);
+      d["blocks"] = strided_grid(units, p.strided);
       break;
     case Kernel::kTwoPass:
       d["threads"] = p.two_pass.threads;
@@ -158,22 +180,24 @@ PYBIND11_MODULE(_C, m) {
   m.def("offsets", &offsets, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("grad_strides"),
         pybind11::arg("out_strides"), pybind11::arg("dims"), pybind11::arg("rows"), pybind11::arg("elements"),
         "Where rows start, and where elements lie in their row, in input, grad, output and denominator.");
-  m.def(
-      "shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
-      pybind11::arg("dims"),
-      "Rows and their length of a reduction over dims (none: all), and how they lie in memory, as plan() takes them.");
+  m.def("shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
+        pybind11::arg("dims"), pybind11::arg("pack") = 1, pybind11::arg("aligned") = false,
+        "Rows and their length of a reduction over dims (none: all), and how they lie in memory, as plan() takes them. "
+        "pack: elements of 16 "
+        "bytes; aligned: both tensors start at a multiple of that.");
   m.def("plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"), pybind11::arg("held"),
         pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
         pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
         pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-        pybind11::arg("backward") = false,
+        pybind11::arg("backward") = false, pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false),
         "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
         "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
-        "input and output, and of its gradient in backward, start at the same elements.");
+        "input and output, and of its gradient in backward, start at the same elements; lattice: "
+        "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
+        "steps lie closer together than units.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
-        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay' or 'two_pass' where it can take "
-        "them; '' lets "
-        "the plan choose.");
+        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay', 'strided' or 'two_pass' where it "
+        "can take them; '' lets the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

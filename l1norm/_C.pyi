@@ -16,6 +16,7 @@ class Shape(TypedDict):
     length: int
     held: bool
     dense: bool
+    lattice: tuple[int, int, int, int, int, bool]
 
 def build_info() -> BuildInfo: ...
 def overlap(sizes: list[int], strides_a: list[int], strides_b: list[int], distance: int) -> bool: ...
@@ -29,7 +30,14 @@ def offsets(
     rows: list[int],
     elements: list[int],
 ) -> tuple[list[list[int]], list[list[int]]]: ...
-def shape(sizes: list[int], strides: list[int], out_strides: list[int], dims: list[int]) -> Shape: ...
+def shape(
+    sizes: list[int],
+    strides: list[int],
+    out_strides: list[int],
+    dims: list[int],
+    pack: int = 1,
+    aligned: bool = False,
+) -> Shape: ...
 def plan(
     rows: int,
     length: int,
@@ -44,5 +52,7 @@ def plan(
     shared_bytes_per_multiprocessor: int,
     l2_bytes: int,
     max_cluster: int,
+    backward: bool = False,
+    lattice: tuple[int, int, int, int, int, bool] = ...,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

@@ -22,7 +22,8 @@ _REASON = {
     "resident": "a row in the registers of a block or a cluster of blocks, with their shared memory for the rest",
     "split": "rows in the registers and shared memory of blocks all over the device",
     "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
-    "two_pass": "a block a row, which it reads twice: a row that is strided or cast, or that suits no other kernel",
+    "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
+    "two_pass": "a block a row, which it reads twice: a row that is cast, or that suits no other kernel",
     "cpu": "rows in vectors of the processor's instruction set, shared by PyTorch's threads",
     "meta": "a meta tensor has no data to compute with",
     "reference": "the formula in PyTorch's own operators: no kernel serves this device and dtype",
@@ -37,8 +38,9 @@ class Explanation:
     device: str
     rows: int
     length: int
-    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``;
-    #: ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"relay"``, ``"strided"`` or ``"two_pass"`` on CUDA;
+    #: ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no
+    #: elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]
@@ -108,7 +110,7 @@ class _Walk(NamedTuple):
     shape: dict[str, Any]  # as _C.shape gives it
     strides: list[int]
     out_strides: list[int]
-    copied: bool  # ahead of the kernel
+    address: int
     out_address: int
 
 
@@ -118,23 +120,25 @@ def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | Non
     source = input.dtype if input.dtype in KERNEL_DTYPES else result
     fresh = list(torch.empty_like(input, device="meta").stride())
     strides = fresh if copied else list(input.stride())
+    address = 0 if copied else input.data_ptr()  # new memory is aligned to 512
     out_strides, out_address = (fresh, 0) if out is None else _where_written(out, input)
     try:
-        shape = _C.shape(list(input.shape), strides, out_strides, dims)
+        aligned = (address | out_address) % _PACK_BYTES == 0
+        shape = _C.shape(list(input.shape), strides, out_strides, dims, _PACK_BYTES // result.itemsize, aligned)
     except RuntimeError:
         raise RuntimeError(
             "l1_norm(): input and out have more dimensions that cannot be merged than kernels walk"
         ) from None
-    return _Walk(source, shape, strides, out_strides, copied, out_address)
+    return _Walk(source, shape, strides, out_strides, address, out_address)
 
 
 def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | None) -> dict[str, int | str]:
     """What csrc/cuda/l1_norm.cu asks of the plan."""
     walk = _walk(input, dims, result, out)
-    # New memory is aligned to 512.
-    address = 0 if walk.copied else input.data_ptr()
     kept = [d for d, size in enumerate(input.shape) if size > 1 and d not in dims]
-    apart = [address - walk.out_address] + [(walk.strides[d] - walk.out_strides[d]) * result.itemsize for d in kept]
+    apart = [walk.address - walk.out_address] + [
+        (walk.strides[d] - walk.out_strides[d]) * result.itemsize for d in kept
+    ]
     plan: dict[str, int | str] = _C.plan(
         walk.shape["rows"],
         walk.shape["length"],
@@ -142,6 +146,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         walk.shape["held"] and walk.source is result,
         walk.shape["dense"],
         all(distance % _PACK_BYTES == 0 for distance in apart),
+        **({"lattice": walk.shape["lattice"]} if walk.source is result else {}),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )
     return plan

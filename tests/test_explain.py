@@ -38,9 +38,9 @@ def h200(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties("H200"))
     asked = []
 
-    def plan(*arguments, **device):
+    def plan(*arguments, lattice=None, **device):
         assert device == GPUS["H200"]
-        asked.append(arguments)
+        asked.append((*arguments, lattice))
         return {"kernel": "warp"}
 
     monkeypatch.setattr(_C, "plan", plan)
@@ -48,8 +48,9 @@ def h200(monkeypatch):
     def ask(input, dim=1, dtype=None, out=None):
         dims = [] if dim is None else [d % input.dim() for d in ([dim] if isinstance(dim, int) else dim)]
         _explain._cuda_plan(input, dims, dtype or input.dtype, out)
-        rows, length, number, held, dense, aligned = asked.pop()
-        return {"shape": (rows, length), "number": number, "held": held, "dense": dense, "aligned": aligned}
+        rows, length, number, held, dense, aligned, lattice = asked.pop()
+        found = {"shape": (rows, length), "number": number, "held": held, "dense": dense, "aligned": aligned}
+        return found | {"lattice": lattice}
 
     return ask
 
@@ -205,7 +206,13 @@ def test_a_gpus_properties_are_what_the_plan_asks_for(name, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plan_is_asked_for_what_is_there(dtype, h200):
     found = h200(place((8, 100), 0, dtype))
+    lattice = found.pop("lattice")
     assert found == {"shape": (8, 100), "number": NUMBER[dtype], "held": True, "dense": True, "aligned": True}
+    pack = 16 // dtype.itemsize
+    if pack < 8:
+        assert lattice == (8, 100 // pack, 8, 1, 1, True)
+    else:  # not whole packs
+        assert lattice == (8, 100, 8, 1, pack, True)
     assert _explain._NUMBER == NUMBER
 
 
@@ -222,6 +229,16 @@ def test_a_row_is_held_where_neighbours_are_neighbours_in_memory(h200):
     assert not h200(x, -1, out=last)["held"]
     assert not h200(torch.zeros(8, 20)[:, ::2])["held"]
     assert not h200(torch.zeros(8, 20), dtype=torch.float64)["held"]
+
+
+def test_a_lattice_is_of_packs_where_all_is_aligned(h200):
+    x = place((64, 128), 0)
+    assert h200(x, 0)["lattice"] == (32, 64, 32, 4, 1, False)
+    assert h200(x[:, ::2], 1)["lattice"] == (64, 64, 64, 1, 4, True)
+    for apart in (place((64, 128), 1), place((64, 128), 0, row=129)):
+        assert h200(apart, 0)["lattice"] == (128, 64, 128, 1, 4, False)
+        assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False)
+    assert h200(x, 0, dtype=torch.float64)["lattice"] is None
 
 
 def test_rows_are_dense_where_they_follow_each_other(h200):
@@ -321,7 +338,9 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         pytest.skip("the profiler shows no kernels here")
     (event,) = events
     (kernel,) = [
-        k for k in ("tile", "warp", "resident", "split", "relay", "two_pass") if f"{k}_kernel" in event["name"]
+        k
+        for k in ("tile", "warp", "resident", "split", "relay", "strided", "two_pass")
+        if f"{k}_kernel" in event["name"]
     ]
     return kernel, event["args"]["grid"][0], event["args"]["block"][0]
 
@@ -337,7 +356,9 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((300, 140_001), 1, None, None),
         ((1, 4_000_001), 1, None, "split"),
         ((20, 2_000_001), 1, None, "relay"),
-        ((300, 5000), 0, None, "two_pass"),
+        ((300, 5000), 0, None, "strided"),
+        ((70_000, 3), 0, None, None),
+        ((4, 301, 77), 1, None, "strided"),
         ((300, 5000), 1, torch.float16, "two_pass"),
     ],
 )
@@ -354,6 +375,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "resident": lambda: (said.rows * numbers["cluster"], numbers["threads"]),
         "split": lambda: (said.rows * numbers["blocks_a_row"], numbers["threads"]),
         "relay": lambda: (2 * said.rows * (numbers["chunks"] + 1), 512),
+        "strided": lambda: (numbers["blocks"], numbers["threads"]),
         "two_pass": lambda: (numbers["blocks"], numbers["threads"]),
     }[name]()
     assert (blocks, threads) == expected

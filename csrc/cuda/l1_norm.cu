@@ -4,10 +4,12 @@
 #include <array>
 #include <atomic>
 
+#include "../lattice.h"
 #include "../tensors.h"
 #include "kernels/relay.h"
 #include "kernels/resident.h"
 #include "kernels/split.h"
+#include "kernels/strided.h"
 #include "kernels/tile.h"
 #include "kernels/two_pass.h"
 #include "kernels/warp.h"
@@ -144,6 +146,8 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       const Scratch scratch(c.device, relay_scratch_bytes(plan.relay, c.geometry.rows.count));
       return relay<T>(c, plan.relay, scratch.data(), stream);
     }
+    case Kernel::kStrided:
+      return strided<T>(c, plan.strided, stream);
     case Kernel::kTwoPass:
       return two_pass<T>(c, plan.two_pass, stream);
   }
@@ -169,8 +173,15 @@ void run(const Call& c) {
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
   const DeviceGuard guard(c.device);
-  const Shape shape{g.rows.count, g.row.count,    c.input_dtype,    g.unit_stride() && c.input_dtype == c.dtype,
-                    g.dense(),    packs_align(c), c.grad != nullptr};
+  const bool cast = c.input_dtype != c.dtype;
+  const Shape shape{g.rows.count,
+                    g.row.count,
+                    c.input_dtype,
+                    g.unit_stride() && !cast,
+                    g.dense(),
+                    packs_align(c),
+                    c.grad != nullptr,
+                    cast ? LatticeShape{} : shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype))};
   const Device& device = properties(c.device);
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {

@@ -7,30 +7,21 @@
 #include <cstdint>
 
 #include "../dtype.h"
+#include "device.h"
+#include "plan_strided.h"
 
 namespace l1norm::cuda {
 
-constexpr int kPackBytes = 16;
 constexpr int kMaxThreads = 1024;
 constexpr int kWarpKernelThreads = 128;
 constexpr int kTileKernelThreads = 128;
 constexpr int kMostTileBytes = 32 << 10;
-constexpr int kMaxCluster = 8;  // that every GPU with clusters takes
 
-struct Device {
-  int multiprocessors;
-  int threads_per_multiprocessor;
-  int shared_bytes;                     // that a block may ask for
-  int shared_bytes_per_multiprocessor;  // of all its blocks
-  int64_t l2_bytes;
-  int max_cluster;  // blocks that can share a row, 1 before compute capability 9.0
-};
-
-enum class Kernel { kTile, kWarp, kResident, kSplit, kRelay, kTwoPass };
-constexpr int kKernels = 6;
+enum class Kernel { kTile, kWarp, kResident, kSplit, kRelay, kStrided, kTwoPass };
+constexpr int kKernels = 7;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile", "warp", "resident", "split", "relay", "two_pass"};
+  constexpr const char* kNames[kKernels] = {"tile", "warp", "resident", "split", "relay", "strided", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -82,6 +73,7 @@ struct Plan {
   ResidentPlan resident{};
   SplitPlan split{};
   RelayPlan relay{};
+  StridedPlan strided{};
   TwoPassPlan two_pass{};
 };
 
@@ -124,14 +116,13 @@ struct Shape {
   bool dense;    // rows follow each other without a gap
   bool aligned;  // packs of the input, of the output and of its gradient start at the same elements
   bool backward = false;
+  LatticeShape lattice{};  // without a cast
 
   int64_t row_bytes() const { return length * element_size(dtype); }
   // The most whole packs that a row can have, wherever it starts.
   int64_t packs() const { return row_bytes() / kPackBytes; }
   bool is_half() const { return element_size(dtype) == 2; }
 };
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Packs of each of a row's parts: whole lines.
 constexpr int64_t split_slice(int64_t packs, int64_t parts) { return ceil_div(packs, parts * 8) * 8; }
@@ -395,6 +386,9 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kSplit;
   } else if (open(Kernel::kRelay) && plan_relay(shape, device, plan.relay)) {
     plan.kernel = Kernel::kRelay;
+  } else if (open(Kernel::kStrided) && (wanted != nullptr || !shape.held) &&
+             plan_strided(shape.lattice, shape.backward, device, plan.strided)) {
+    plan.kernel = Kernel::kStrided;
   } else {
     plan.kernel = Kernel::kTwoPass;
     plan.two_pass = plan_two_pass(shape, device);

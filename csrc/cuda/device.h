@@ -1,0 +1,22 @@
+// What the plan knows of a GPU.
+#pragma once
+
+#include <cstdint>
+
+namespace l1norm::cuda {
+
+constexpr int kPackBytes = 16;
+constexpr int kMaxCluster = 8;  // that every GPU with clusters takes
+
+struct Device {
+  int multiprocessors;
+  int threads_per_multiprocessor;
+  int shared_bytes;                     // that a block may ask for
+  int shared_bytes_per_multiprocessor;  // of all its blocks
+  int64_t l2_bytes;
+  int max_cluster;  // blocks that can share a row, 1 before compute capability 9.0
+};
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace l1norm::cuda

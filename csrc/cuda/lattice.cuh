@@ -1,0 +1,432 @@
+// A thread's share of a tile: units side by side, steps along them, cells of a pack each.
+#pragma once
+
+#include "../lattice.h"
+#include "gradient.cuh"
+#include "reduce.cuh"
+
+namespace l1norm::cuda {
+
+// How a launch spreads its threads over a lattice.
+struct Tiling {
+  int64_t denominator_step;
+  int columns;  // of a unit
+  int lanes;    // of a warp that lie side by side, a unit each; the others follow each other along the steps
+  int width;    // units of a tile, at most as many
+  int warps;    // of a block that share a tile, along the steps; 1: each has its own
+  int part;     // steps of a block
+  bool along;   // neighbouring lanes follow each other along the steps
+};
+
+// Where a thread stands, and how it goes on: by `step` steps from one cell, or element of one, to the next.
+struct Way {
+  int first;  // its first step
+  int left;   // steps from there to the end; not positive where it has none
+  int step;
+  int outer, outer_step;              // of the outer of two loops, or of the only one
+  int inner, inner_step, inner_size;  // of the inner one; 0, 0 and 1 where there is none
+
+  __device__ __forceinline__ Way(const Walk& steps, int first_, int left_, int step_)
+      : first(first_),
+        left(left_),
+        step(step_),
+        outer(first),
+        outer_step(step),
+        inner(0),
+        inner_step(0),
+        inner_size(1) {
+    if (steps.dims > 1) {
+      inner_size = static_cast<int>(steps.size[1]);
+      outer = first / inner_size;
+      inner = first - outer * inner_size;
+      outer_step = step / inner_size;
+      inner_step = step - outer_step * inner_size;
+    }
+  }
+};
+
+// Visits the elements of a thread's way in one operand, in order.
+template <int64_t Offsets::* kOf, typename T>
+class Stroll {
+ public:
+  __device__ __forceinline__ Stroll(const Way& way, const Walk& steps, T* start)
+      : p_(start + way.outer * steps.stride[0].*kOf),
+        left_(way.left),
+        inner_(way.inner),
+        bump_(way.outer_step * steps.stride[0].*kOf),
+        carry_(0) {
+    if (steps.dims > 1) {
+      const int64_t inner = steps.stride[1].*kOf;
+      p_ += way.inner * inner;
+      bump_ += way.inner_step * inner;
+      carry_ = steps.stride[0].*kOf - way.inner_size * inner;
+    }
+    p_ = settled(p_);
+  }
+
+  __device__ __forceinline__ bool there() const { return left_ > 0; }
+  __device__ __forceinline__ T* at() const { return p_; }
+
+  __device__ __forceinline__ void go_on(const Way& way) {
+    left_ -= way.step;
+    inner_ += way.inner_step;
+    p_ += bump_;
+    if (inner_ >= way.inner_size) {
+      inner_ -= way.inner_size;
+      p_ += carry_;
+    }
+    p_ = settled(p_);
+  }
+
+ private:
+  T* p_;
+  int left_, inner_;
+  int64_t bump_, carry_;
+};
+
+__device__ __forceinline__ Offsets offsets_of(const Walk& units, int64_t unit) {
+  return units.count <= INT32_MAX ? units.at_small(static_cast<int>(unit)) : units.at(unit);
+}
+
+// The thread's number, which the compiler does not know to be the one that it was: what follows from it is worked out
+// again rather than kept in registers.
+__device__ __forceinline__ int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// A thread's place in a tile. Columns are numbered so that those of one number within their units are neighbours.
+struct Place {
+  int64_t first_unit;  // the tile's
+  int tile;            // of the block's
+  int thread;          // of the tile's
+  int unit;            // of the tile's
+  int64_t index;       // of that unit
+  int step_lane;       // the lane's number along the steps
+  bool exists;         // the unit
+
+  // Of the block's thread; blocks have tiles of their own or share one with `parts` - 1 others.
+  __device__ __forceinline__ Place(const Tiling& t, const Walk& units, int thread_, int parts) {
+    const int lane = thread_ % 32, step_lanes = 32 / t.lanes;
+    const unsigned block = blockIdx.x / static_cast<unsigned>(parts);
+    tile = t.warps == 1 ? thread_ / 32 : 0;
+    thread = t.warps == 1 ? lane : thread_;
+    first_unit = (t.warps == 1 ? static_cast<int64_t>(block) * (blockDim.x / 32) + tile : block) * t.width;
+    unit = t.along ? lane / step_lanes : lane % t.lanes;
+    step_lane = t.along ? lane % step_lanes : lane / t.lanes;
+    index = first_unit + unit;
+    exists = unit < t.width && index < units.count;
+  }
+
+  __device__ __forceinline__ int warp() const { return thread / 32; }
+  __device__ __forceinline__ Offsets offsets(const Walk& units) const { return offsets_of(units, exists ? index : 0); }
+
+  __device__ __forceinline__ Way way(const Tiling& t, const Walk& steps, int part) const {
+    const int step_lanes = 32 / t.lanes;
+    const int first = part * t.part + warp() * step_lanes + step_lane;
+    const int end = min((part + 1) * t.part, static_cast<int>(steps.count));
+    return Way(steps, exists ? first : 0, exists ? end - first : 0, t.warps * step_lanes);
+  }
+};
+
+// A tile's memory: a block's, or a warp's that has a tile of its own.
+template <typename T, bool kBackward>
+struct Desk {
+  // All that the elements of a column need to be finished.
+  struct Slope {
+    double inverse, through;
+  };
+  using Result = std::conditional_t<!kBackward, Quotient<T>, std::conditional_t<sizeof(T) == 8, Gradient, Slope>>;
+
+  static __device__ __forceinline__ Gradient gradient(const Result& r) {
+    if constexpr (sizeof(T) == 8) {
+      return r;
+    } else {
+      return {r.inverse, 0.0, r.through, 0.0, 0.0};
+    }
+  }
+  static __device__ __forceinline__ Result result(const Gradient& d) {
+    if constexpr (sizeof(T) == 8) {
+      return d;
+    } else {
+      return {d.inverse, d.through};
+    }
+  }
+
+  double2* parts;   // a warp and column; the first warp's become the columns' sums
+  double2* ranks;   // a block of the cluster and column
+  Result* results;  // a column
+  Denominator<T>* denominators;
+
+  static __host__ __device__ __forceinline__ size_t bytes(int columns, int warps, int cluster) {
+    const size_t sums = static_cast<size_t>(warps) + (cluster > 1 ? static_cast<size_t>(cluster) : 0);
+    const size_t a_column = sums * sizeof(double2) + sizeof(Result) + (kBackward ? sizeof(Denominator<T>) : 0);
+    return (static_cast<size_t>(columns) * a_column + 15) / 16 * 16;
+  }
+
+  __device__ __forceinline__ Desk(const Place& place, const Tiling& t, int cluster) {
+    extern __shared__ uint4 memory[];
+    const int columns = t.columns * t.lanes;
+    parts = reinterpret_cast<double2*>(reinterpret_cast<unsigned char*>(memory) + place.tile * bytes(columns, 1, 1));
+    ranks = parts + t.warps * columns;
+    results = reinterpret_cast<Result*>(ranks + (cluster > 1 ? cluster * columns : 0));
+    denominators = reinterpret_cast<Denominator<T>*>(results + columns);
+  }
+};
+
+// For the threads that share a tile.
+__device__ __forceinline__ void sync_tile(const Tiling& t) {
+  if (t.warps == 1) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+
+struct Empty {};
+
+// The offset of a tile's column among denominators, or -1 where there is no such column.
+__device__ __forceinline__ int64_t denominator_of(const Tiling& t, const Walk& units, int64_t first_unit, int column) {
+  const int unit = column % t.lanes, k = column / t.lanes;
+  if (unit >= t.width || first_unit + unit >= units.count) return -1;
+  return offsets_of(units, first_unit + unit).denominator + k * t.denominator_step;
+}
+
+// kPacks cells of one operand; kElements: a cell's elements are steps of their own.
+template <typename T, int kPacks, bool kElements>
+struct Cells {
+  static constexpr int kPack = kPackBytes / sizeof(T);
+  using CellPack = Pack<T, kPack>;
+  // What is worked on at a time: one element, or a pair of halves.
+  static constexpr int kUnits = CellPack::kUnits, kUnit = kPack / kUnits;
+  using Few = Pack<T, kUnit>;
+  CellPack held[kPacks];
+
+  template <int64_t Offsets::* kOf>
+  __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps) {
+    Stroll<kOf, const T> stroll(way, steps, start);
+    if constexpr (kElements) {
+#pragma unroll
+      for (int u = 0; u < kPacks; ++u) {
+        held[u] = make_pack<T, kPack>([&](int) {
+          const T x = stroll.there() ? *stroll.at() : T{};
+          stroll.go_on(way);
+          return x;
+        });
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kPacks; ++u) {
+        held[u] = load_pack<Access::kOnce>(reinterpret_cast<const CellPack*>(stroll.at()), stroll.there());
+        stroll.go_on(way);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(T* start, const Way& way, const Walk& steps) const {
+    Stroll<&Offsets::output, T> stroll(way, steps, start);
+    if constexpr (kElements) {
+#pragma unroll
+      for (int u = 0; u < kPacks; ++u) {
+        if (!stroll.there()) break;
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) {
+          if (stroll.there()) *stroll.at() = held[u][k];
+          stroll.go_on(way);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kPacks; ++u) {
+        if (stroll.there()) *reinterpret_cast<CellPack*>(stroll.at()) = held[u];
+        stroll.go_on(way);
+      }
+    }
+  }
+
+  __device__ __forceinline__ Few few(int cell, int unit) const { return {{held[cell].units[unit]}}; }
+  __device__ __forceinline__ void set(int cell, int unit, const Few& few) { held[cell].units[unit] = few.units[0]; }
+
+  // The k-th element of every cell.
+  __device__ __forceinline__ void column(int k, Pack<T, 1> (&elements)[kPacks]) const {
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) elements[u].units[0] = held[u][k];
+  }
+};
+
+// A thread's cells, from their read to the write of their results. Results take the cells' place one by one.
+template <typename T, bool kBackward, int kPacks, bool kElements>
+struct HeldCells {
+  using X = Cells<T, kPacks, kElements>;
+  static constexpr int kPack = X::kPack;
+  using Memory = Desk<T, kBackward>;
+  static_assert(kPacks <= 16 && kPacks * X::kUnits <= 64);
+
+  X x;
+  std::conditional_t<kBackward, X, Empty> g;
+
+  __device__ __forceinline__ void load(const Call& c, const Offsets& o, const Way& way) {
+    const Walk& steps = c.geometry.row;
+    if constexpr (kBackward) {
+      g.template load<&Offsets::grad>(static_cast<const T*>(c.grad) + o.grad, way, steps);
+    }
+    x.template load<&Offsets::input>(static_cast<const T*>(c.input) + o.input, way, steps);
+  }
+
+  // The sum of the unit, if it is of one row.
+  __device__ __forceinline__ Sum sum(const Call& c, const Offsets& o, bool exists) const {
+    constexpr int kGroup = kGroupOf<kPacks, kPack>;
+    if constexpr (kBackward) {
+      DotTally<T> tally;
+      const double by = exists ? dot_scale_of<T>(c, o.denominator) : 0.0;
+#pragma unroll
+      for (int u = 0; u < kPacks; u += kGroup) tally.template add<kGroup>(g.held + u, x.held + u, by);
+      return tally.total;
+    } else {
+      Tally<T> tally;
+      add_packs(tally, x.held);
+      return tally.sum();
+    }
+  }
+
+  // The sum of one of its columns.
+  __device__ __forceinline__ Sum sum(const Call& c, int64_t denominator, bool exists, int k) const {
+    Pack<T, 1> elements[kPacks];
+    x.column(k, elements);
+    if constexpr (kBackward) {
+      Pack<T, 1> grads[kPacks];
+      g.column(k, grads);
+      DotTally<T> tally;
+      tally.template add<kPacks>(grads, elements, exists ? dot_scale_of<T>(c, denominator) : 0.0);
+      return tally.total;
+    } else {
+      Tally<T> tally;
+      tally.template set<kPacks>(elements);
+      return tally.sum();
+    }
+  }
+
+  // What the warp has of each of its columns, into the desk's parts.
+  __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place, const Memory& desk,
+                                          const Offsets& o) const {
+    const int columns = t.columns * t.lanes;
+    const auto hand = [&](int k, Sum sum) {
+      const int end = t.along ? 32 / t.lanes : 32;
+#pragma unroll 1
+      for (int bit = t.along ? 1 : t.lanes; bit < end; bit *= 2) sum = sum + shuffled(sum, bit);
+      if (place.step_lane == 0) {
+        desk.parts[place.warp() * columns + k * t.lanes + place.unit] = make_double2(sum.hi, sum.lo);
+      }
+    };
+    if (kElements || t.columns == 1) {
+      hand(0, sum(c, o, place.exists));
+    } else if constexpr (!kElements) {
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) hand(k, sum(c, o.denominator + k * t.denominator_step, place.exists, k));
+    }
+  }
+
+  // place(): the thread's, worked out anew.
+  template <typename MakePlace>
+  __device__ __forceinline__ void finish(const Call& c, const Tiling& t, const Cluster& cluster,
+                                         const MakePlace& make_place) {
+    const Place place = make_place();
+    const Memory desk(place, t, cluster.size);
+    const auto column = [&](int k) { return !kElements && t.columns > 1 ? k * t.lanes + place.unit : place.unit; };
+    uint64_t unproven = 0;
+#pragma unroll
+    for (int unit = 0; unit < X::kUnits; ++unit) {
+      typename Memory::Result results[X::kUnit];
+#pragma unroll
+      for (int k = 0; k < X::kUnit; ++k) results[k] = desk.results[column(unit * X::kUnit + k)];
+      if constexpr (kBackward) {
+        Gradient d[X::kUnit];
+#pragma unroll
+        for (int k = 0; k < X::kUnit; ++k) d[k] = Memory::gradient(results[k]);
+#pragma unroll
+        for (int u = 0; u < kPacks; ++u) x.set(u, unit, input_gradients(g.few(u, unit), x.few(u, unit), d));
+      } else {
+#pragma unroll
+        for (int u = 0; u < kPacks; ++u) {
+          typename X::Few quotients;
+          if (divide_beside(results, x.few(u, unit), quotients)) {
+            x.set(u, unit, quotients);
+          } else {
+            unproven |= uint64_t{1} << (unit * kPacks + u);
+          }
+        }
+      }
+    }
+    T* const start = static_cast<T*>(c.output) + place.offsets(c.geometry.rows).output;
+    x.store(start, place.way(t, c.geometry.row, cluster.rank), c.geometry.row);
+    if constexpr (!kBackward) {
+      if (unproven == 0) return;
+      const Way way = place.way(t, c.geometry.row, cluster.rank);
+      for (; unproven != 0; unproven &= unproven - 1) {
+        const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kPacks, u = bit % kPacks;
+        const int cell = kElements ? u * kPack : u;
+        const typename X::CellPack pack = select(x.held, u);
+        typename X::Few few{{pack.units[0]}};
+#pragma unroll
+        for (int k = 1; k < X::kUnits; ++k) few.units[0] = k == unit ? pack.units[k] : few.units[0];
+#pragma unroll
+        for (int k = 0; k < X::kUnit; ++k) {
+          const int element = unit * X::kUnit + k, at = column(element);
+          const int ahead = (kElements ? cell + element : cell) * way.step;
+          if (ahead >= way.left) continue;
+          const Divisor m = exact_divisor<T>({desk.parts[at].x, desk.parts[at].y}, c);
+          T* const to = start + c.geometry.row.at_small(way.first + ahead).output;
+          to[kElements ? 0 : element] = divide_again(few[k], desk.results[at], m);
+        }
+      }
+    }
+  }
+};
+
+// Adds what the tile's warps handed in; done(column, sum) is called for each column, once a block.
+template <typename T, bool kBackward, typename Done>
+__device__ __forceinline__ void add_up(const Tiling& t, const Place& place, const Desk<T, kBackward>& desk,
+                                       const Cluster& cluster, const Done& done) {
+  const int columns = t.columns * t.lanes;
+  // As many threads a column as share its parts evenly, neighbours in a warp.
+  const int group = t.warps >= 16 ? 16 : t.warps >= 8 ? 8 : t.warps >= 4 ? 4 : t.warps >= 2 ? 2 : 1;
+  const int threads = t.warps * 32, lane = place.thread % 32;
+  const double2* from = desk.parts;
+  int sources = t.warps;
+  sync_tile(t);
+  // First the block's warps, then the cluster's blocks, where there is more than this one.
+#pragma unroll 1
+  for (bool last = cluster.size == 1;; last = true) {
+    if (!last) cluster.wait();
+#pragma unroll 1
+    for (int base = place.thread - lane; base < columns * group; base += threads) {
+      const int column = (base + lane) / group, member = (base + lane) % group;
+      Sum total;
+      if (column < columns) {
+#pragma unroll 1
+        for (int k = member; k < sources; k += group) {
+          const double2 part = from[k * columns + column];
+          total = total + Sum{part.x, part.y};
+        }
+      }
+#pragma unroll 1
+      for (int bit = group / 2; bit > 0; bit /= 2) total = total + shuffled(total, bit);
+      if (column >= columns) continue;
+      if (!last) {
+        for (int k = member; k < cluster.size; k += group) {
+          cluster.store(&desk.ranks[cluster.rank * columns + column], k, make_double2(total.hi, total.lo));
+        }
+      } else if (member == 0) {
+        done(column, total);
+      }
+    }
+    if (last) break;
+    cluster.exchange();
+    from = desk.ranks;
+    sources = cluster.size;
+  }
+  sync_tile(t);
+}
+
+}  // namespace l1norm::cuda
