@@ -12,7 +12,7 @@ import l1norm
 from l1norm import _C
 
 # '' leaves the choice to the plan.
-KERNELS = ["", "tile", "warp", "resident", "split", "relay", "two_pass"]
+KERNELS = ["", "tile", "warp", "resident", "split", "relay", "strided", "two_pass"]
 
 # More rows than 32 lanes each would keep any GPU busy with: lanes share a row, or take several.
 MANY = 701
@@ -152,6 +152,7 @@ TAKEN = {
     "resident": (40, 65_535),
     "split": (3, 1_300_001),
     "relay": (12, 1_300_001),
+    "strided": (300, 4096),
     "two_pass": (300, 4097),
 }
 

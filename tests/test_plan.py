@@ -428,6 +428,69 @@ def test_two_pass_rows_in_flight_fit_the_l2_cache(name):
         assert one_each or plan["blocks"] * length * 4 <= GPUS[name]["l2_bytes"]
 
 
+# Units side by side, columns of a unit, elements of a cell that are steps, whether steps lie closer together.
+KINDS = {
+    "columns": lambda pack: (pack, 1, False),
+    "segments": lambda pack: (1, 1, True),
+    "elements": lambda pack: (1, pack, False),
+    "elements along": lambda pack: (1, pack, True),
+}
+
+
+def plan_lattice(name, kind, units, steps, inner, dtype, backward=False) -> dict:
+    columns, elements, along = KINDS[kind](16 // dtype.itemsize)
+    lattice = (units, steps, inner, columns, elements, along)
+    return _C.plan(
+        units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
+    )
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", GPUS)
+def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward):
+    for dtype in DTYPES:
+        columns, elements, along = KINDS[kind](16 // dtype.itemsize)
+        many = (8 if backward else 16) // (2 if elements == 8 else 1)
+        side_by_side = 1 if along else 2 * elements  # 32 bytes, where a column is long
+        most = (8 if many == 4 else 14) * (32 // side_by_side) * many * elements * GPUS[name]["max_cluster"]
+        for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
+            for inner in (1, 3, 4, 12, 17, 600):
+                for steps in (1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
+                    plan = plan_lattice(name, kind, units, steps, inner, dtype, backward)
+                    case = (dtype, units, inner, steps, plan)
+                    if plan["kernel"] == "two_pass":
+                        assert steps > most or units > 1 << 32, case
+                        continue
+                    assert plan["kernel"] == "strided"
+                    lanes, width, warps, packs, cluster = (
+                        plan[k] for k in ("lanes", "width", "warps", "packs", "cluster")
+                    )
+                    assert lanes in (1, 2, 4, 8, 16, 32)
+                    assert 1 <= width <= lanes
+                    assert packs in (4, many)
+                    assert 1 <= warps <= (8 if packs == 4 else 14), case
+                    assert plan["threads"] == warps * 32 * (4 if warps == 1 else 1)
+                    assert cluster in (1, 2, 4, 8)
+                    assert cluster <= GPUS[name]["max_cluster"]
+                    assert cluster == 1 or warps > 1, case
+                    assert ceil_div(steps, cluster) <= warps * (32 // lanes) * packs * elements, case
+                    assert 1 <= plan["blocks"] < 1 << 31
+                    assert plan["blocks"] == ceil_div(ceil_div(units, width), 4 if warps == 1 else 1) * cluster
+                    # Sums of warps and of blocks; the largest result is float64's gradient.
+                    sums = warps + (cluster if cluster > 1 else 0)
+                    a_column = 16 * sums + ((56 if dtype.itemsize == 8 else 24) if backward else 32)
+                    assert (4 if warps == 1 else 1) * lanes * columns * a_column <= 48 << 10, case
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_cast_or_long_column_is_read_twice(name, asking):
+    for kernel in ("", "strided"):
+        asking(kernel)
+        assert make_plan(name, 1000, 100, held=False)["kernel"] == "two_pass"
+        assert plan_lattice(name, "columns", 1000, 1 << 20, 1000, torch.float32)["kernel"] == "two_pass"
+
+
 def check_backward(plan: dict, rows: int, length: int, size: int, device: dict) -> None:
     packs, kernel = length * size // 16, plan["kernel"]
     if kernel == "tile":

@@ -1,0 +1,68 @@
+"""How a geometry becomes units side by side and steps along them, for kernels that go across rows."""
+
+import pytest
+import torch
+
+from l1norm import _C
+
+COLUMNS, SEGMENTS, ELEMENTS = "columns", "segments", "elements"
+
+
+def lattice(x, dims, out=None, pack=4, aligned=True):
+    """Its kind, units, steps, units side by side, and whether steps lie closer together."""
+    out = torch.empty(x.shape, device="meta") if out is None else out
+    found = _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"]
+    units, steps, inner, columns, elements, along = found
+    assert columns in (1, pack)
+    assert elements in (1, pack)
+    kind = COLUMNS if columns > 1 else ELEMENTS if elements > 1 else SEGMENTS
+    return kind, units, steps, inner, along
+
+
+def meta(*shape):
+    return torch.empty(shape, device="meta")
+
+
+def test_neighbouring_rows_are_columns():
+    assert lattice(meta(6, 5, 8), [1]) == (COLUMNS, 12, 5, 2, False)
+    assert lattice(meta(6, 5, 7, 8), [0, 2]) == (COLUMNS, 10, 42, 2, False)
+    assert lattice(meta(6, 5, 8), [0]) == (COLUMNS, 10, 6, 10, False)
+    assert lattice(meta(6, 5, 8), [1], pack=8) == (COLUMNS, 6, 5, 1, False)
+    assert lattice(meta(6, 5, 8), [1], pack=2) == (COLUMNS, 24, 5, 4, False)
+
+
+def test_neighbours_in_a_row_are_segments():
+    assert lattice(meta(6, 5, 7, 8), [1, 3]) == (SEGMENTS, 42, 10, 7, True)
+    assert lattice(meta(6, 8), [1]) == (SEGMENTS, 6, 2, 6, True)
+    assert lattice(meta(48), [0]) == (SEGMENTS, 1, 12, 1, True)
+
+
+def test_what_is_no_whole_pack_goes_by_elements():
+    assert lattice(meta(6, 5, 7), [1]) == (ELEMENTS, 42, 5, 7, False)
+    assert lattice(meta(6, 5, 8), [1], aligned=False) == (ELEMENTS, 48, 5, 8, False)
+    assert lattice(meta(6, 5, 8), [1], pack=16) == (ELEMENTS, 48, 5, 8, False)
+    assert lattice(meta(6, 5, 9)[..., :8], [1]) == (ELEMENTS, 48, 5, 8, False)
+    assert lattice(meta(6, 9, 8)[:, ::2], [1]) == (COLUMNS, 12, 5, 2, False)
+    assert lattice(meta(6, 20)[:, ::2], [1]) == (ELEMENTS, 6, 10, 6, True)
+    assert lattice(meta(40, 7), [0]) == (ELEMENTS, 7, 40, 7, False)
+
+
+def test_every_operand_counts():
+    x = meta(6, 8, 12)
+    assert lattice(x, [1])[0] == COLUMNS
+    apart = meta(6, 12, 8).transpose(1, 2)
+    assert lattice(apart, [1])[0] == ELEMENTS
+    assert lattice(x, [1], out=apart)[0] == ELEMENTS
+    assert lattice(apart, [1], out=apart)[0] == SEGMENTS
+    assert lattice(meta(6, 1, 12).expand(6, 8, 12), [1])[0] == COLUMNS
+    assert lattice(meta(6, 8, 1).expand(6, 8, 12), [1])[0] == ELEMENTS
+
+
+def test_one_row_goes_along():
+    assert lattice(meta(20)[::2], [0]) == (ELEMENTS, 1, 10, 1, True)
+    assert lattice(meta(3, 7, 5), [0, 1, 2]) == (ELEMENTS, 1, 105, 1, True)
+
+
+@pytest.mark.parametrize("dims", [[0, 2, 4], [1, 3, 5]])
+def test_more_than_two_nested_loops_are_not_taken(dims):
+    assert lattice(meta(3, 3, 3, 3, 3, 3), dims)[1:3] == (0, 0)

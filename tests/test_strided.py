@@ -1,0 +1,105 @@
+"""The strided kernel on every layout that it takes, forward and backward, held to the CPU's bits."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from exact import assert_same_bits
+from samples import DTYPES, Guarded, make_rows
+
+import l1norm
+from l1norm import _C
+
+gradient = torch.ops.l1norm.l1_norm_backward
+
+# Sizes and reduced dims: columns of packs and of elements, segments, few and many steps, loops within a row.
+SHAPES = [
+    ((40, 2, 64), [1]), ((40, 3, 16), [1]), ((9, 5, 32), [1]), ((7, 17, 40), [1]), ((5, 64, 24), [1]),
+    ((3, 100, 48), [1]), ((2, 512, 64), [1]), ((2, 1025, 32), [1]), ((1, 4096, 64), [1]), ((2, 20_000, 16), [1]),
+    ((6, 5, 7), [1]), ((6, 100, 3), [1]), ((2, 3000, 3), [1]), ((1, 9001, 33), [1]), ((2, 30_000, 1, 5), [1]),
+    ((8, 6, 10, 16), [1, 3]), ((4, 33, 6, 64), [1, 3]), ((3, 128, 2, 64), [1, 3]), ((8, 16, 9, 32), [0, 2]),
+    ((20, 3, 50, 7), [0, 2]), ((60, 2, 50, 16), [0, 2]), ((3, 4, 5, 6, 7, 8), [1, 4]), ((3, 2, 3, 4, 3, 8), [0, 2, 4]),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def the_plan_chooses() -> Iterator[None]:
+    yield
+    _C.set_kernel("")
+
+
+def layouts(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """x's values: contiguous, transposed, with gaps, with steps, off a pack's start."""
+    yield x
+    yield x.transpose(0, -1).contiguous().transpose(0, -1)
+    yield torch.nn.functional.pad(x, (1, 2))[..., 1:-2]
+    yield x.repeat_interleave(2, dim=1)[:, ::2]
+    yield x.repeat_interleave(2, dim=-1)[..., ::2]
+
+
+def on(device: str, x: torch.Tensor) -> torch.Tensor:
+    """With the same strides."""
+    base = x._base if x._base is not None else x
+    there = base.to(device)
+    return there.as_strided(x.shape, x.stride(), x.storage_offset()) if base is not x else there
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "dims"), SHAPES, ids=str)
+def test_forward(shape, dims, dtype, cuda):
+    values = make_rows("randn", *shape, dtype=dtype)
+    values[(0,) * len(shape)] = 0
+    for x in layouts(values):
+        expected, divisor = l1norm.l1_norm(x, dims, return_denominator=True)
+        there = on(cuda, x)
+        assert there.stride() == x.stride()
+        for kernel in ("", "strided"):
+            _C.set_kernel(kernel)
+            y, denominator = l1norm.l1_norm(there, dims, return_denominator=True)
+            assert_same_bits(y, expected)
+            assert_same_bits(denominator, divisor)
+            guarded = Guarded(x.shape, x.stride(), dtype, cuda)
+            l1norm.l1_norm(there, dims, out=guarded.view)
+            assert_same_bits(guarded.view, expected)
+            guarded.assert_only_the_view_was_written()
+            same = on(cuda, x)
+            l1norm.l1_norm_(same, dims)
+            assert_same_bits(same, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "dims"), SHAPES, ids=str)
+def test_backward(shape, dims, dtype, cuda):
+    values, grads = (make_rows("randn", *shape, dtype=dtype, seed=seed) for seed in (1, 2))
+    values[(0,) * len(shape)] = 0
+    for x in layouts(values):
+        m = torch.ops.l1norm.l1_norm_with_denominator(x, dims)[1]
+        h = torch.linspace(-1, 1, m.numel(), dtype=m.dtype).view(m.shape)
+        for g in (grads, grads.transpose(0, 1).contiguous().transpose(0, 1), grads[:1, :, :1].expand(shape)):
+            expected = gradient(g, x, m, dims, grad_denominator=h)
+            there = [on(cuda, t) for t in (g, x)]
+            for kernel in ("", "strided"):
+                _C.set_kernel(kernel)
+                assert_same_bits(gradient(*there, m.to(cuda), dims, grad_denominator=h.to(cuda)), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 5, 16), (3, 300, 16), (2, 5000, 16), (3, 300, 7)], ids=str)
+def test_rows_without_a_fast_path(shape, dtype, cuda):
+    x = make_rows("randn", *shape, dtype=dtype)
+    tiny = torch.finfo(dtype).smallest_normal
+    x[0, :, 0] = 0.0
+    x[0, 1, 1] = torch.inf
+    x[0, 2, 2] = torch.nan
+    x[1, :, 0] = tiny
+    x[1, ::2, 1] = tiny / 8
+    x[1, :, 2] = torch.finfo(dtype).max
+    x[1, :, 3] = 0.0
+    x[1, 0, 3] = tiny
+    g = make_rows("randn", *shape, dtype=dtype, seed=1)
+    for eps in (0.0, 0.5):
+        expected, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
+        _C.set_kernel("strided")
+        assert_same_bits(l1norm.l1_norm(x.to(cuda), 1, eps=eps), expected)
+        expected = gradient(g, x, m, 1, eps=eps)
+        assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), 1, eps=eps), expected)
