@@ -275,11 +275,11 @@ struct HeldCells {
   }
 
   // The sum of the unit, if it is of one row.
-  __device__ __forceinline__ Sum sum(const Call& c, const Offsets& o, bool exists) const {
+  __device__ __forceinline__ Sum sum(const Call& c, int64_t denominator, bool exists) const {
     constexpr int kGroup = kGroupOf<kPacks, kPack>;
     if constexpr (kBackward) {
       DotTally<T> tally;
-      const double by = exists ? dot_scale_of<T>(c, o.denominator) : 0.0;
+      const double by = exists ? dot_scale_of<T>(c, denominator) : 0.0;
 #pragma unroll
       for (int u = 0; u < kPacks; u += kGroup) tally.template add<kGroup>(g.held + u, x.held + u, by);
       return tally.total;
@@ -308,8 +308,9 @@ struct HeldCells {
   }
 
   // What the warp has of each of its columns, into the desk's parts.
-  __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place, const Memory& desk,
-                                          const Offsets& o) const {
+  __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place,
+                                          const Memory& desk) const {
+    const int64_t denominator = place.offsets(c.geometry.rows).denominator;
     const int columns = t.columns * t.lanes;
     const auto hand = [&](int k, Sum sum) {
       const int end = t.along ? 32 / t.lanes : 32;
@@ -320,10 +321,10 @@ struct HeldCells {
       }
     };
     if (kElements || t.columns == 1) {
-      hand(0, sum(c, o, place.exists));
+      hand(0, sum(c, denominator, place.exists));
     } else if constexpr (!kElements) {
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) hand(k, sum(c, o.denominator + k * t.denominator_step, place.exists, k));
+      for (int k = 0; k < kPack; ++k) hand(k, sum(c, denominator + k * t.denominator_step, place.exists, k));
     }
   }
 
@@ -361,23 +362,20 @@ struct HeldCells {
     T* const start = static_cast<T*>(c.output) + place.offsets(c.geometry.rows).output;
     x.store(start, place.way(t, c.geometry.row, cluster.rank), c.geometry.row);
     if constexpr (!kBackward) {
+      // What is not proven was stored as it was read.
       if (unproven == 0) return;
       const Way way = place.way(t, c.geometry.row, cluster.rank);
       for (; unproven != 0; unproven &= unproven - 1) {
         const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kPacks, u = bit % kPacks;
         const int cell = kElements ? u * kPack : u;
-        const typename X::CellPack pack = select(x.held, u);
-        typename X::Few few{{pack.units[0]}};
-#pragma unroll
-        for (int k = 1; k < X::kUnits; ++k) few.units[0] = k == unit ? pack.units[k] : few.units[0];
 #pragma unroll
         for (int k = 0; k < X::kUnit; ++k) {
           const int element = unit * X::kUnit + k, at = column(element);
           const int ahead = (kElements ? cell + element : cell) * way.step;
           if (ahead >= way.left) continue;
           const Divisor m = exact_divisor<T>({desk.parts[at].x, desk.parts[at].y}, c);
-          T* const to = start + c.geometry.row.at_small(way.first + ahead).output;
-          to[kElements ? 0 : element] = divide_again(few[k], desk.results[at], m);
+          T* const to = start + c.geometry.row.at_small(way.first + ahead).output + (kElements ? 0 : element);
+          *to = divide_again(*to, desk.results[at], m);
         }
       }
     }

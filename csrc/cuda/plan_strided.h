@@ -12,9 +12,11 @@ constexpr int kStridedWarps = 4;  // of a block whose warps have a tile each
 // Cells a thread: packs, or as many elements one by one.
 constexpr int kFewCells = 4;
 // Two operands share the registers; halves that are read one by one take a register each until they are a pair.
-constexpr int many_cells(bool backward, bool single_halves) { return (backward ? 8 : 16) / (single_halves ? 2 : 1); }
+constexpr int many_cells(bool backward, bool single_halves) {
+  return backward ? (single_halves ? 4 : 8) : (single_halves ? 6 : 16);
+}
 // Threads of a block, and blocks on a multiprocessor, that registers must do for.
-constexpr int strided_threads(int packs) { return packs <= kFewCells ? 256 : 448; }
+constexpr int strided_threads(int packs) { return packs <= kFewCells ? 256 : 512; }
 constexpr int strided_blocks(bool slow, int packs) { return packs > kFewCells ? 1 : slow ? 2 : 3; }
 
 // What a lattice is to the plan. No units: it is none that the kernel takes.

@@ -16,18 +16,24 @@ __global__ void __launch_bounds__(strided_threads(kPacks), strided_blocks(kBackw
   cluster.arrive();
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
   const auto make_place = [&] { return Place(t, units, thread_anew(), cluster.size); };
+  Held held;
+  {
+    const Place place = make_place();
+    held.load(c, place.offsets(units), place.way(t, steps, cluster.rank));
+  }
+  {
+    const Place place = make_place();
+    const Memory desk(place, t, cluster.size);
+    if constexpr (kBackward) {
+      for (int k = place.thread; k < t.columns * t.lanes; k += t.warps * 32) {
+        const int64_t from = denominator_of(t, units, place.first_unit, k);
+        if (from >= 0) desk.denominators[k] = load_denominator<T>(c, from);
+      }
+    }
+    held.hand_in(c, t, place, desk);
+  }
   const Place place = make_place();
   const Memory desk(place, t, cluster.size);
-  const Offsets o = place.offsets(units);
-  Held held;
-  held.load(c, o, place.way(t, steps, cluster.rank));
-  if constexpr (kBackward) {
-    for (int k = place.thread; k < t.columns * t.lanes; k += t.warps * 32) {
-      const int64_t from = denominator_of(t, units, place.first_unit, k);
-      if (from >= 0) desk.denominators[k] = load_denominator<T>(c, from);
-    }
-  }
-  held.hand_in(c, t, place, desk, o);
   add_up<T, kBackward>(t, place, desk, cluster, [&](int column, const Sum& total) {
     if constexpr (kBackward) {
       const Denominator<T> d = desk.denominators[column];
