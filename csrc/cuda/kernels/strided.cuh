@@ -1,7 +1,7 @@
 // The strided kernel, instantiated for one dtype by each strided_*.cu.
 #pragma once
 
-#include "../lattice.cuh"
+#include "../cells.cuh"
 #include "strided.h"
 
 namespace l1norm::cuda {
