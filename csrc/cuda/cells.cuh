@@ -94,7 +94,7 @@ struct HeldCells {
       const double by = exists ? dot_scale_of<T>(c, denominator) : 0.0;
 #pragma unroll
       for (int u = 0; u < kPacks; u += kGroup) tally.template add<kGroup>(g.held + u, x.held + u, by);
-      return tally.total;
+      return tally.sum();
     } else {
       Tally<T> tally;
       add_packs(tally, x.held);
@@ -111,7 +111,7 @@ struct HeldCells {
       g.column(k, grads);
       DotTally<T> tally;
       tally.template add<kPacks>(grads, elements, exists ? dot_scale_of<T>(c, denominator) : 0.0);
-      return tally.total;
+      return tally.sum();
     } else {
       Tally<T> tally;
       tally.template set<kPacks>(elements);

@@ -157,11 +157,11 @@ struct Desk {
   double2* parts;   // a warp and column; the first warp's become the columns' sums
   double2* ranks;   // a block of the cluster and column
   Result* results;  // a column
-  Denominator<T>* denominators;
+  RowDivisor<T>* denominators;
 
   static __host__ __device__ __forceinline__ size_t bytes(int columns, int warps, int cluster) {
     const size_t sums = static_cast<size_t>(warps) + (cluster > 1 ? static_cast<size_t>(cluster) : 0);
-    const size_t a_column = sums * sizeof(double2) + sizeof(Result) + (kBackward ? sizeof(Denominator<T>) : 0);
+    const size_t a_column = sums * sizeof(double2) + sizeof(Result) + (kBackward ? sizeof(RowDivisor<T>) : 0);
     return (static_cast<size_t>(columns) * a_column + 15) / 16 * 16;
   }
 
@@ -171,7 +171,7 @@ struct Desk {
     parts = reinterpret_cast<double2*>(reinterpret_cast<unsigned char*>(memory) + place.tile * bytes(columns, 1, 1));
     ranks = parts + t.warps * columns;
     results = reinterpret_cast<Result*>(ranks + (cluster > 1 ? cluster * columns : 0));
-    denominators = reinterpret_cast<Denominator<T>*>(results + columns);
+    denominators = reinterpret_cast<RowDivisor<T>*>(results + columns);
   }
 };
 

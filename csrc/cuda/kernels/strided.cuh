@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(strided_threads(kPacks), strided_blocks(kBackw
     if constexpr (kBackward) {
       for (int k = place.thread; k < t.columns * t.lanes; k += t.warps * 32) {
         const int64_t from = denominator_of(t, units, place.first_unit, k);
-        if (from >= 0) desk.denominators[k] = load_denominator<T>(c, from);
+        if (from >= 0) desk.denominators[k] = RowDivisor<T>(c, from);
       }
     }
     held.hand_in(c, t, place, desk);
@@ -36,9 +36,7 @@ __global__ void __launch_bounds__(strided_threads(kPacks), strided_blocks(kBackw
   const Memory desk(place, t, cluster.size);
   add_up<T, kBackward>(t, place, desk, cluster, [&](int column, const Sum& total) {
     if constexpr (kBackward) {
-      const Denominator<T> d = desk.denominators[column];
-      const GradientScale scale =
-          make_gradient_scale<Wide<T>>(static_cast<double>(d.m), c.count, c.eps, static_cast<double>(d.h));
+      const GradientScale scale = desk.denominators[column].scale(c);
       desk.results[column] = Memory::result(make_gradient<Wide<T>>(total, scale));
     } else {
       desk.results[column] = Quotient<T>(total, c.count, c.eps);
