@@ -71,17 +71,18 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool>& lattice) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along] = lattice;
-  const Plan p = make_plan({rows,
-                            length,
-                            static_cast<l1norm::DType>(dtype),
-                            held,
-                            dense,
-                            aligned,
-                            backward,
-                            {units, steps, inner, columns, elements, along}},
-                           {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
-                            l2_bytes, max_cluster},
-                           wanted_kernel);
+  const Plan p = make_plan(
+      {rows,
+       length,
+       static_cast<l1norm::DType>(dtype),
+       held,
+       dense,
+       aligned,
+       backward,
+       {units, steps, inner, columns, elements, along, l1norm::element_size(static_cast<l1norm::DType>(dtype))}},
+      {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor, l2_bytes,
+       max_cluster},
+      wanted_kernel);
   pybind11::dict d;
   d["kernel"] = name(p.kernel);
   switch (p.kernel) {
@@ -115,6 +116,8 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["warps"] = p.strided.warps;
       d["packs"] = p.strided.packs;
       d["cluster"] = p.strided.cluster;
+      d["whole"] = p.strided.whole;
+      d["shared"] = p.strided.shared;
       d["threads"] = p.strided.warps * 32 * strided_tiles_a_block(p.strided);
       d["blocks"] = strided_grid(units, p.strided);
       break;

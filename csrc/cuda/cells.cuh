@@ -17,43 +17,34 @@ struct Cells {
 
   template <int64_t Offsets::* kOf>
   __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps) {
-    Stroll<kOf, const T> stroll(way, steps, start);
     if constexpr (kElements) {
-#pragma unroll
-      for (int u = 0; u < kPacks; ++u) {
-        held[u] = make_pack<T, kPack>([&](int) {
-          const T x = stroll.there() ? *stroll.at() : T{};
-          stroll.go_on(way);
-          return x;
-        });
-      }
+      visit<kOf, kPacks * kPack>(way, steps, start, [&](int i, const T* from, bool there) {
+        const T x = there ? *from : T{};
+        if constexpr (CellPack::kPairs) {
+          unsigned short bits;
+          memcpy(&bits, &x, sizeof bits);
+          uint32_t& pair = held[i / kPack].units[i % kPack / 2];
+          pair = i % 2 == 0 ? bits : pair | static_cast<uint32_t>(bits) << 16;
+        } else {
+          held[i / kPack].units[i % kPack] = x;
+        }
+      });
     } else {
-#pragma unroll
-      for (int u = 0; u < kPacks; ++u) {
-        held[u] = load_pack<Access::kOnce>(reinterpret_cast<const CellPack*>(stroll.at()), stroll.there());
-        stroll.go_on(way);
-      }
+      visit<kOf, kPacks>(way, steps, start, [&](int u, const T* from, bool there) {
+        held[u] = load_pack<Access::kOnce>(reinterpret_cast<const CellPack*>(from), there);
+      });
     }
   }
 
   __device__ __forceinline__ void store(T* start, const Way& way, const Walk& steps) const {
-    Stroll<&Offsets::output, T> stroll(way, steps, start);
     if constexpr (kElements) {
-#pragma unroll
-      for (int u = 0; u < kPacks; ++u) {
-        if (!stroll.there()) break;
-#pragma unroll
-        for (int k = 0; k < kPack; ++k) {
-          if (stroll.there()) *stroll.at() = held[u][k];
-          stroll.go_on(way);
-        }
-      }
+      visit<&Offsets::output, kPacks * kPack>(way, steps, start, [&](int i, T* to, bool there) {
+        if (there) *to = held[i / kPack][i % kPack];
+      });
     } else {
-#pragma unroll
-      for (int u = 0; u < kPacks; ++u) {
-        if (stroll.there()) *reinterpret_cast<CellPack*>(stroll.at()) = held[u];
-        stroll.go_on(way);
-      }
+      visit<&Offsets::output, kPacks>(way, steps, start, [&](int u, T* to, bool there) {
+        if (there) *reinterpret_cast<CellPack*>(to) = held[u];
+      });
     }
   }
 
@@ -67,16 +58,58 @@ struct Cells {
   }
 };
 
-// A thread's cells, from their read to the write of their results. Results take the cells' place one by one.
-template <typename T, bool kBackward, int kPacks, bool kElements>
+// Those of one operand in shared memory, in places of the thread's own.
+template <typename T, int kPacks>
+struct SharedCells {
+  uint4* mine;  // threads' places of one number are neighbours
+
+  template <int64_t Offsets::* kOf>
+  __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps) const {
+    visit<kOf, kPacks>(way, steps, start, [&](int u, const T* from, bool there) {
+      uint4* const place = mine + u * blockDim.x;
+      if (there) {
+        copy_async(place, from);
+      } else {
+        *place = uint4{};
+      }
+    });
+  }
+
+  template <int kBatch>
+  __device__ __forceinline__ Cells<T, kBatch, false> batch(int first) const {
+    Cells<T, kBatch, false> cells;
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      cells.held[u] =
+          *reinterpret_cast<const typename Cells<T, kBatch, false>::CellPack*>(mine + (first + u) * blockDim.x);
+    }
+    return cells;
+  }
+};
+
+// A thread's cells, from their read to the write of their results. kShared: they are in shared memory, and in registers
+// a batch at a time.
+template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
 struct HeldCells {
-  using X = Cells<T, kPacks, kElements>;
+  static_assert(!(kElements && kShared));
+  static constexpr int kBatch = !kShared ? kPacks : kBackward || sizeof(T) == 8 ? 4 : 8;
+  using X = Cells<T, kBatch, kElements>;
+  using G = std::conditional_t<kBackward, X, Empty>;
   static constexpr int kPack = X::kPack;
   using Memory = Desk<T, kBackward>;
-  static_assert(kPacks <= 16 && kPacks * X::kUnits <= 64);
+  static_assert(kPacks % kBatch == 0 && kBatch * X::kUnits <= 64);
 
-  X x;
-  std::conditional_t<kBackward, X, Empty> g;
+  std::conditional_t<kShared, SharedCells<T, kPacks>, X> x;
+  std::conditional_t<kBackward, decltype(x), Empty> g;
+
+  HeldCells() = default;
+  // places: of a pack a cell, those of x first.
+  __device__ __forceinline__ explicit HeldCells(uint4* places) {
+    if constexpr (kShared) {
+      x.mine = places + threadIdx.x;
+      if constexpr (kBackward) g.mine = x.mine + kPacks * blockDim.x;
+    }
+  }
 
   __device__ __forceinline__ void load(const Call& c, const Offsets& o, const Way& way) {
     const Walk& steps = c.geometry.row;
@@ -86,99 +119,171 @@ struct HeldCells {
     x.template load<&Offsets::input>(static_cast<const T*>(c.input) + o.input, way, steps);
   }
 
-  // The sum of the unit, if it is of one row.
-  __device__ __forceinline__ Sum sum(const Call& c, int64_t denominator, bool exists) const {
-    constexpr int kGroup = kGroupOf<kPacks, kPack>;
-    if constexpr (kBackward) {
-      DotTally<T> tally;
-      const double by = exists ? dot_scale_of<T>(c, denominator) : 0.0;
-#pragma unroll
-      for (int u = 0; u < kPacks; u += kGroup) tally.template add<kGroup>(g.held + u, x.held + u, by);
-      return tally.sum();
-    } else {
-      Tally<T> tally;
-      add_packs(tally, x.held);
-      return tally.sum();
-    }
-  }
-
-  // The sum of one of its columns.
-  __device__ __forceinline__ Sum sum(const Call& c, int64_t denominator, bool exists, int k) const {
-    Pack<T, 1> elements[kPacks];
-    x.column(k, elements);
-    if constexpr (kBackward) {
-      Pack<T, 1> grads[kPacks];
-      g.column(k, grads);
-      DotTally<T> tally;
-      tally.template add<kPacks>(grads, elements, exists ? dot_scale_of<T>(c, denominator) : 0.0);
-      return tally.sum();
-    } else {
-      Tally<T> tally;
-      tally.template set<kPacks>(elements);
-      return tally.sum();
-    }
-  }
-
   // What the warp has of each of its columns, into the desk's parts.
   __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place,
                                           const Memory& desk) const {
     const int64_t denominator = place.offsets(c.geometry.rows).denominator;
-    const int columns = t.columns * t.lanes;
-    const auto hand = [&](int k, Sum sum) {
-      const int end = t.along ? 32 / t.lanes : 32;
-#pragma unroll 1
-      for (int bit = t.along ? 1 : t.lanes; bit < end; bit *= 2) sum = sum + shuffled(sum, bit);
-      if (place.step_lane == 0) {
-        desk.parts[place.warp() * columns + k * t.lanes + place.unit] = make_double2(sum.hi, sum.lo);
-      }
+    double2* const parts = desk.parts + place.warp() * t.columns * t.lanes;
+    const int end = t.along ? 32 / t.lanes : 32;
+    int bit = t.along ? 1 : t.lanes, column = 0;
+    const auto scale = [&](int k) {
+      return kBackward && place.exists ? dot_scale_of<T>(c, denominator + k * t.denominator_step) : 0.0;
     };
+    Sum total;
     if (kElements || t.columns == 1) {
-      hand(0, sum(c, denominator, place.exists));
+      total = sum(scale(0));
+    } else if constexpr (!kElements && !kShared) {
+      total = folded<kPack>(t, place, [&](int k) {
+        TallyOf tally;
+        add_column(tally, x, g, k, scale(k));
+        return tally.sum();
+      });
     } else if constexpr (!kElements) {
+      TallyOf tallies[kPack];
+      wait_for_copies();
+#pragma unroll 1
+      for (int first = 0; first < kPacks; first += kBatch) {
+        const X batch = x.template batch<kBatch>(first);
+        G grads;
+        if constexpr (kBackward) grads = g.template batch<kBatch>(first);
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) hand(k, sum(c, denominator + k * t.denominator_step, place.exists, k));
+        for (int k = 0; k < kPack; ++k) add_column(tallies[k], batch, grads, k, scale(k));
+      }
+      total = folded<kPack>(t, place, [&](int k) { return tallies[k].sum(); });
     }
+    if (!kElements && t.columns > 1) {
+      constexpr int kBits = kPack == 8 ? 3 : kPack == 4 ? 2 : 1;
+      column = static_cast<int>(__brev(static_cast<unsigned>(place.step_lane)) >> (32 - kBits));
+      bit *= kPack;
+    }
+    const int first = bit;
+#pragma unroll 1
+    for (; bit < end; bit *= 2) total = total + shuffled(total, bit);
+    const int rank = t.along ? place.step_lane : place.thread % 32 / first;
+    if (rank == 0) parts[column * t.lanes + place.unit] = make_double2(total.hi, total.lo);
   }
 
   // place(): the thread's, worked out anew.
   template <typename MakePlace>
   __device__ __forceinline__ void finish(const Call& c, const Tiling& t, const Cluster& cluster,
                                          const MakePlace& make_place) {
-    const Place place = make_place();
+    if constexpr (!kShared) {
+      finish_batch(c, t, cluster, make_place(), 0, x, g);
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < kPacks; first += kBatch) {
+        X batch = x.template batch<kBatch>(first);
+        G grads;
+        if constexpr (kBackward) grads = g.template batch<kBatch>(first);
+        finish_batch(c, t, cluster, make_place(), first, batch, grads);
+      }
+    }
+  }
+
+ private:
+  using TallyOf = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+
+  // The k-th element of every cell.
+  static __device__ __forceinline__ void add_column(TallyOf& tally, const X& x, const G& g, int k, double by) {
+    Pack<T, 1> elements[kBatch];
+    x.column(k, elements);
+    if constexpr (kBackward) {
+      Pack<T, 1> grads[kBatch];
+      g.column(k, grads);
+      tally.template add<kBatch>(grads, elements, by);
+    } else if constexpr (kShared) {
+      tally.template add<kBatch>(elements);
+    } else {
+      tally.template set<kBatch>(elements);
+    }
+  }
+
+  static __device__ __forceinline__ void add_all(TallyOf& tally, const X& x, const G& g, double by) {
+    if constexpr (kBackward) {
+      constexpr int kGroup = kGroupOf<kBatch, kPack>;
+#pragma unroll
+      for (int u = 0; u < kBatch; u += kGroup) tally.template add<kGroup>(g.held + u, x.held + u, by);
+    } else {
+      add_packs(tally, x.held);
+    }
+  }
+
+  // The sum of the unit, if it is of one row.
+  __device__ __forceinline__ Sum sum(double by) const {
+    TallyOf tally;
+    if constexpr (!kShared) {
+      add_all(tally, x, g, by);
+    } else {
+      wait_for_copies();
+#pragma unroll 1
+      for (int first = 0; first < kPacks; first += kBatch) {
+        G grads;
+        if constexpr (kBackward) grads = g.template batch<kBatch>(first);
+        add_all(tally, x.template batch<kBatch>(first), grads, by);
+      }
+    }
+    return tally.sum();
+  }
+
+  // The sum of one of kCount columns, over as many lanes: of those along the steps each keeps a half of the columns and
+  // hands the other one on, so that every sum is shuffled once. Columns of a pack have as many lanes at least.
+  template <int kCount, typename SumOf>
+  __device__ __forceinline__ Sum folded(const Tiling& t, const Place& place, const SumOf& sum_of, int first = 0) const {
+    if constexpr (kCount == 1) {
+      return sum_of(first);
+    } else {
+      const Sum lower = folded<kCount / 2>(t, place, sum_of, first);
+      const Sum upper = folded<kCount / 2>(t, place, sum_of, first + kCount / 2);
+      const int bit = t.lanes * (kPack / kCount);
+      const bool takes_upper = (place.thread & bit) != 0;
+      const Sum mine{takes_upper ? upper.hi : lower.hi, takes_upper ? upper.lo : lower.lo};
+      const Sum other{takes_upper ? lower.hi : upper.hi, takes_upper ? lower.lo : upper.lo};
+      return mine + shuffled(other, bit);
+    }
+  }
+
+  // Of cells from the thread's cell `skipped` on; results take their place one by one.
+  __device__ __forceinline__ void finish_batch(const Call& c, const Tiling& t, const Cluster& cluster,
+                                               const Place& place, int skipped, X& x, const G& g) {
     const Memory desk(place, t, cluster.size);
+    const Walk& steps = c.geometry.row;
+    const auto make_way = [&] {
+      const Way way = place.way(t, steps, cluster.rank);
+      return kShared ? Way(way, steps, skipped * way.step) : way;
+    };
     const auto column = [&](int k) { return !kElements && t.columns > 1 ? k * t.lanes + place.unit : place.unit; };
     uint64_t unproven = 0;
 #pragma unroll
     for (int unit = 0; unit < X::kUnits; ++unit) {
-      typename Memory::Result results[X::kUnit];
-#pragma unroll
-      for (int k = 0; k < X::kUnit; ++k) results[k] = desk.results[column(unit * X::kUnit + k)];
       if constexpr (kBackward) {
-        Gradient d[X::kUnit];
+        const Slope<T>* slopes[X::kUnit];
 #pragma unroll
-        for (int k = 0; k < X::kUnit; ++k) d[k] = Memory::gradient(results[k]);
+        for (int k = 0; k < X::kUnit; ++k) slopes[k] = &desk.results[column(unit * X::kUnit + k)];
 #pragma unroll
-        for (int u = 0; u < kPacks; ++u) x.set(u, unit, input_gradients(g.few(u, unit), x.few(u, unit), d));
+        for (int u = 0; u < kBatch; ++u) x.set(u, unit, gradients_beside(g.few(u, unit), x.few(u, unit), slopes));
       } else {
+        Quotient<T> results[X::kUnit];
 #pragma unroll
-        for (int u = 0; u < kPacks; ++u) {
+        for (int k = 0; k < X::kUnit; ++k) results[k] = desk.results[column(unit * X::kUnit + k)];
+#pragma unroll
+        for (int u = 0; u < kBatch; ++u) {
           typename X::Few quotients;
           if (divide_beside(results, x.few(u, unit), quotients)) {
             x.set(u, unit, quotients);
           } else {
-            unproven |= uint64_t{1} << (unit * kPacks + u);
+            unproven |= uint64_t{1} << (unit * kBatch + u);
           }
         }
       }
     }
     T* const start = static_cast<T*>(c.output) + place.offsets(c.geometry.rows).output;
-    x.store(start, place.way(t, c.geometry.row, cluster.rank), c.geometry.row);
+    x.store(start, make_way(), steps);
     if constexpr (!kBackward) {
       // What is not proven was stored as it was read.
       if (unproven == 0) return;
-      const Way way = place.way(t, c.geometry.row, cluster.rank);
+      const Way way = make_way();
       for (; unproven != 0; unproven &= unproven - 1) {
-        const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kPacks, u = bit % kPacks;
+        const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kBatch, u = bit % kBatch;
         const int cell = kElements ? u * kPack : u;
 #pragma unroll
         for (int k = 0; k < X::kUnit; ++k) {
@@ -186,7 +291,7 @@ struct HeldCells {
           const int ahead = (kElements ? cell + element : cell) * way.step;
           if (ahead >= way.left) continue;
           const Divisor m = exact_divisor<T>({desk.parts[at].x, desk.parts[at].y}, c);
-          T* const to = start + c.geometry.row.at_small(way.first + ahead).output + (kElements ? 0 : element);
+          T* const to = start + steps.at_small(way.first + ahead).output + (kElements ? 0 : element);
           *to = divide_again(*to, desk.results[at], m);
         }
       }

@@ -95,14 +95,6 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
   return make_pack<T, N>(
       [&](int k) { return narrow<T>(input_gradient(forgotten(widen_at(g, k)), widen_at(x, k), d, zero)); });
 }
-// As above, of neighbours of rows of their own.
-template <typename T, int N>
-__device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
-                                                      const Gradient (&d)[N]) {
-  return make_pack<T, N>([&](int k) {
-    return narrow<T>(input_gradient(forgotten(widen_at(g, k)), widen_at(x, k), d[k], 0.0 * fabs(d[k].through)));
-  });
-}
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
                                                       const PairGradient& pair) {
@@ -127,11 +119,90 @@ __device__ __forceinline__ void with_gradient(const Gradient& d, const Write& wr
   write(d);
 }
 
+// What of a row's gradient its elements need, where rows lie side by side: with_gradient()'s choice is made once.
+template <typename T>
+struct Slope {
+  double inverse, through;
+
+  Slope() = default;
+  __device__ __forceinline__ Slope(const Gradient& d, int64_t) : inverse(d.inverse), through(d.through) {}
+
+  __device__ __forceinline__ T gradient(T g, T x) const {
+    return narrow<T>(
+        input_gradient(forgotten(widen(g)), widen(x), {inverse, 0.0, through, 0.0, 0.0}, 0.0 * fabs(through)));
+  }
+};
+template <typename T>
+struct HalfSlope {
+  PairGradient<float> pair;
+  double inverse, through;
+  bool paired;
+
+  HalfSlope() = default;
+  __device__ __forceinline__ HalfSlope(const Gradient& d, int64_t length)
+      : inverse(d.inverse), through(d.through), paired(make_pair_gradient(d, length, pair)) {}
+};
+template <>
+struct Slope<__half> : HalfSlope<__half> {
+  using HalfSlope::HalfSlope;
+};
+template <>
+struct Slope<__nv_bfloat16> : HalfSlope<__nv_bfloat16> {
+  using HalfSlope::HalfSlope;
+};
+template <>
+struct Slope<double> {
+  Gradient d;
+  bool paired;
+
+  Slope() = default;
+  __device__ __forceinline__ Slope(const Gradient& d_, int64_t length) : d(d_) {
+    PairGradient<double> pair;
+    paired = make_pair_gradient(d, length, pair);
+  }
+
+  __device__ __forceinline__ double gradient(double g, double x) const {
+    if (paired) {
+      return l1norm::input_gradient(g, x, PairGradient<double>{d.inverse, d.inverse_low, d.through, d.through_low});
+    }
+    return l1norm::input_gradient(g, x, d);
+  }
+};
+
+// The gradients of neighbours of rows of their own: of one element, or of a pair of halves.
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, N> gradients_beside(const Pack<T, N>& g, const Pack<T, N>& x,
+                                                       const Slope<T>* const (&slopes)[N]) {
+  if constexpr (sizeof(T) == 2) {
+    float results[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) results[k] = input_gradient(widen_at(g, k), widen_at(x, k), slopes[k]->pair);
+    if (!slopes[0]->paired || !slopes[N - 1]->paired) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const Slope<T>& slope = *slopes[k];
+        if (slope.paired) continue;
+        results[k] = input_gradient(widen_at(g, k), widen_at(x, k), {slope.inverse, 0.0, slope.through, 0.0, 0.0},
+                                    0.0 * fabs(slope.through));
+      }
+    }
+    if constexpr (N == 2) {
+      return {{narrow_pair<T>(results[0], results[1])}};
+    } else {
+      return make_pack<T, N>([&](int k) { return narrow<T>(results[k]); });
+    }
+  } else {
+    return make_pack<T, N>([&](int k) { return slopes[k]->gradient(g[k], x[k]); });
+  }
+}
+
 // A row's divisor and that divisor's gradient, or 0: what is read of a row besides its elements.
 template <typename T>
 struct RowDivisor {
   Wide<T> m, h;
 
+  RowDivisor() = default;
+  __device__ __forceinline__ RowDivisor(Wide<T> m_, Wide<T> h_) : m(m_), h(h_) {}
   // Of the row at `denominator`.
   __device__ __forceinline__ RowDivisor(const Call& c, int64_t denominator)
       : m(static_cast<const Wide<T>*>(c.denominator)[denominator]),

@@ -10,12 +10,14 @@ namespace l1norm::cuda {
 // How a launch spreads its threads over a lattice.
 struct Tiling {
   int64_t denominator_step;
-  int columns;  // of a unit
-  int lanes;    // of a warp that lie side by side, a unit each; the others follow each other along the steps
-  int width;    // units of a tile, at most as many
-  int warps;    // of a block that share a tile, along the steps; 1: each has its own
-  int part;     // steps of a block
-  bool along;   // neighbouring lanes follow each other along the steps
+  int columns;     // of a unit
+  int lanes;       // of a warp that lie side by side, a unit each; the others follow each other along the steps
+  int width;       // units of a tile, at most as many
+  int warps;       // of a block that share a tile, along the steps; 1: each has its own
+  int part;        // steps of a block
+  bool along;      // neighbouring lanes follow each other along the steps
+  bool packed;     // a unit's denominators are neighbours at a pack's start
+  int64_t length;  // of a row
 };
 
 // Where a thread stands, and how it goes on: by `step` steps from one cell, or element of one, to the next.
@@ -25,6 +27,10 @@ struct Way {
   int step;
   int outer, outer_step;              // of the outer of two loops, or of the only one
   int inner, inner_step, inner_size;  // of the inner one; 0, 0 and 1 where there is none
+
+  // That way without its first steps.
+  __device__ __forceinline__ Way(const Way& way, const Walk& steps, int without)
+      : Way(steps, way.first + without, way.left - without, way.step) {}
 
   __device__ __forceinline__ Way(const Walk& steps, int first_, int left_, int step_)
       : first(first_),
@@ -84,6 +90,27 @@ class Stroll {
   int64_t bump_, carry_;
 };
 
+// Calls see(u, p, there) for the first kCount elements of a thread's way in one operand.
+template <int64_t Offsets::* kOf, int kCount, typename T, typename See>
+__device__ __forceinline__ void visit(const Way& way, const Walk& steps, T* start, const See& see) {
+  if (steps.dims == 1) {
+    const int64_t stride = steps.stride[0].*kOf, bump = way.step * stride;
+    T* p = start + way.first * stride;
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      see(u, p, u * way.step < way.left);
+      p = settled(p + bump);
+    }
+  } else {
+    Stroll<kOf, T> stroll(way, steps, start);
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      see(u, stroll.at(), stroll.there());
+      stroll.go_on(way);
+    }
+  }
+}
+
 __device__ __forceinline__ Offsets offsets_of(const Walk& units, int64_t unit) {
   return units.count <= INT32_MAX ? units.at_small(static_cast<int>(unit)) : units.at(unit);
 }
@@ -134,34 +161,17 @@ struct Place {
 template <typename T, bool kBackward>
 struct Desk {
   // All that the elements of a column need to be finished.
-  struct Slope {
-    double inverse, through;
-  };
-  using Result = std::conditional_t<!kBackward, Quotient<T>, std::conditional_t<sizeof(T) == 8, Gradient, Slope>>;
-
-  static __device__ __forceinline__ Gradient gradient(const Result& r) {
-    if constexpr (sizeof(T) == 8) {
-      return r;
-    } else {
-      return {r.inverse, 0.0, r.through, 0.0, 0.0};
-    }
-  }
-  static __device__ __forceinline__ Result result(const Gradient& d) {
-    if constexpr (sizeof(T) == 8) {
-      return d;
-    } else {
-      return {d.inverse, d.through};
-    }
-  }
+  using Result = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
 
   double2* parts;   // a warp and column; the first warp's become the columns' sums
   double2* ranks;   // a block of the cluster and column
   Result* results;  // a column
-  RowDivisor<T>* denominators;
+  GradientScale* scales;
 
+  // A multiple of a pack.
   static __host__ __device__ __forceinline__ size_t bytes(int columns, int warps, int cluster) {
     const size_t sums = static_cast<size_t>(warps) + (cluster > 1 ? static_cast<size_t>(cluster) : 0);
-    const size_t a_column = sums * sizeof(double2) + sizeof(Result) + (kBackward ? sizeof(RowDivisor<T>) : 0);
+    const size_t a_column = sums * sizeof(double2) + sizeof(Result) + (kBackward ? sizeof(GradientScale) : 0);
     return (static_cast<size_t>(columns) * a_column + 15) / 16 * 16;
   }
 
@@ -171,7 +181,7 @@ struct Desk {
     parts = reinterpret_cast<double2*>(reinterpret_cast<unsigned char*>(memory) + place.tile * bytes(columns, 1, 1));
     ranks = parts + t.warps * columns;
     results = reinterpret_cast<Result*>(ranks + (cluster > 1 ? cluster * columns : 0));
-    denominators = reinterpret_cast<RowDivisor<T>*>(results + columns);
+    scales = reinterpret_cast<GradientScale*>(results + columns);
   }
 };
 

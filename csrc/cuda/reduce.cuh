@@ -107,8 +107,9 @@ struct Cluster {
 // Sums that cluster_sum() keeps in each block's shared memory, a warp of the cluster one.
 __host__ __device__ __forceinline__ int cluster_sums(int blocks, int threads) { return blocks * threads / 32; }
 
-// The cluster's sum, in every thread, the same bits everywhere: parts, hi and lo, are added in the order of their places,
-// rank by rank, warp by warp. Every thread calls it once, with kMany after an arrive(); without, a cluster is a block.
+// The cluster's sum, in every thread, the same bits everywhere: parts, hi and lo, are added in the order of their
+// places, rank by rank, warp by warp. Every thread calls it once, with kMany after an arrive(); without, a cluster is a
+// block.
 template <bool kMany>
 __device__ __forceinline__ Sum cluster_sum(Sum sum, double2* parts, const Cluster& cluster) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

@@ -2,42 +2,57 @@
 #pragma once
 
 #include "../cells.cuh"
+#include "../columns.cuh"
+#include "../launch.h"
 #include "strided.h"
 
 namespace l1norm::cuda {
 namespace strided_kernel {
 
-template <typename T, bool kBackward, int kPacks, bool kElements>
-__global__ void __launch_bounds__(strided_threads(kPacks), strided_blocks(kBackward || sizeof(T) == 2, kPacks))
+// Where cells in shared memory follow the block's desks.
+template <typename T, bool kBackward>
+__device__ __forceinline__ uint4* strided_places(const Tiling& t, int cluster) {
+  extern __shared__ uint4 memory[];
+  const int tiles = t.warps == 1 ? static_cast<int>(blockDim.x) / 32 : 1;
+  return memory + tiles * Desk<T, kBackward>::bytes(t.columns * t.lanes, t.warps, cluster) / sizeof(uint4);
+}
+
+template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
+__global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlocks : strided_blocks(kBackward, kPacks))
     kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
-  using Held = HeldCells<T, kBackward, kPacks, kElements>;
+  using Held = HeldCells<T, kBackward, kPacks, kElements, kShared>;
   using Memory = typename Held::Memory;
   const Cluster cluster;
   cluster.arrive();
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
   const auto make_place = [&] { return Place(t, units, thread_anew(), cluster.size); };
-  Held held;
+  Held held(strided_places<T, kBackward>(t, cluster.size));
+  // A thread a column, of which a tile has 32 at the most.
+  RowDivisor<T> divisor{};
   {
     const Place place = make_place();
+    if (kBackward && place.thread < t.columns * t.lanes) {
+      const int64_t denominator = denominator_of(t, units, place.first_unit, place.thread);
+      if (denominator >= 0) divisor = RowDivisor<T>(c, denominator);
+    }
     held.load(c, place.offsets(units), place.way(t, steps, cluster.rank));
   }
   {
     const Place place = make_place();
     const Memory desk(place, t, cluster.size);
-    if constexpr (kBackward) {
-      for (int k = place.thread; k < t.columns * t.lanes; k += t.warps * 32) {
-        const int64_t from = denominator_of(t, units, place.first_unit, k);
-        if (from >= 0) desk.denominators[k] = RowDivisor<T>(c, from);
-      }
-    }
+    const auto scale = [&] {
+      if (kBackward && place.thread < t.columns * t.lanes) desk.scales[place.thread] = divisor.scale(c);
+    };
+    // While the elements are on their way, unless they leave no registers for it.
+    if constexpr (kShared) scale();
     held.hand_in(c, t, place, desk);
+    if constexpr (!kShared) scale();
   }
   const Place place = make_place();
   const Memory desk(place, t, cluster.size);
   add_up<T, kBackward>(t, place, desk, cluster, [&](int column, const Sum& total) {
     if constexpr (kBackward) {
-      const GradientScale scale = desk.denominators[column].scale(c);
-      desk.results[column] = Memory::result(make_gradient<Wide<T>>(total, scale));
+      desk.results[column] = Slope<T>(make_gradient<Wide<T>>(total, desk.scales[column]), t.length);
     } else {
       desk.results[column] = Quotient<T>(total, c.count, c.eps);
       desk.parts[column] = make_double2(total.hi, total.lo);
@@ -49,23 +64,43 @@ __global__ void __launch_bounds__(strided_threads(kPacks), strided_blocks(kBackw
   held.finish(c, t, cluster, make_place);
 }
 
-template <typename T, bool kBackward, int kPacks, bool kElements>
-cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& plan, cudaStream_t stream) {
-  Call c = call;
-  c.geometry = lattice.geometry;
-  const Tiling t{lattice.denominator_step,
-                 lattice.columns,
-                 plan.lanes,
-                 plan.width,
-                 plan.warps,
-                 static_cast<int>(ceil_div(c.geometry.row.count, plan.cluster)),
-                 lattice.along};
-  const int tiles_a_block = strided_tiles_a_block(plan);
+template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
+__global__ void __launch_bounds__(kStridedWarps * 32, column_blocks(kBackward, kSteps, sizeof(T) == 2))
+    columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
+  const int64_t tile = static_cast<int64_t>(blockIdx.x) * kStridedWarps + threadIdx.x / 32;
+  WholeColumns<T, kBackward, kSteps, kColumns, kUnits> columns(c, t, tile * t.width + threadIdx.x % 32);
+  if constexpr (kBackward) {
+    columns.differentiate();
+  } else {
+    columns.normalize();
+  }
+}
+
+template <typename T, bool kBackward, int kSteps, bool kElements>
+cudaError_t launch_columns(const Call& c, const Tiling& t, unsigned blocks, cudaStream_t stream) {
+  constexpr int kColumns = kElements ? 1 : kPackBytes / sizeof(T);
+  constexpr int kUnits = column_units(kBackward, kSteps, kElements ? sizeof(T) : kPackBytes);
+  columns_kernel<T, kBackward, kSteps, kColumns, kUnits><<<blocks, kStridedWarps * 32, 0, stream>>>(c, t);
+  return cudaGetLastError();
+}
+
+template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
+cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan, unsigned blocks,
+                         cudaStream_t stream) {
+  const auto function = kernel<T, kBackward, kPacks, kElements, kShared>;
+  const int tiles_a_block = strided_tiles_a_block(plan), threads = plan.warps * tiles_a_block * 32;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(strided_grid(c.geometry.rows.count, plan)));
-  config.blockDim = dim3(static_cast<unsigned>(plan.warps * tiles_a_block * 32));
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes =
       static_cast<size_t>(tiles_a_block) * Desk<T, kBackward>::bytes(t.columns * t.lanes, plan.warps, plan.cluster);
+  if constexpr (kShared) {
+    config.dynamicSmemBytes += static_cast<size_t>(threads) * kPacks * kPackBytes * (kBackward ? 2 : 1);
+    static Prepared prepared;
+    const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function),
+                                                  static_cast<int>(config.dynamicSmemBytes));
+    if (error != cudaSuccess) return error;
+  }
   config.stream = stream;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -73,15 +108,53 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   config.attrs = &cluster;
   config.numAttrs = plan.cluster > 1 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel<T, kBackward, kPacks, kElements>, c, t);
+  return cudaLaunchKernelEx(&config, function, c, t);
 }
 
 template <typename T, bool kBackward, bool kElements>
 cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& plan, cudaStream_t stream) {
-  constexpr int kMany = many_cells(kBackward, kElements && sizeof(T) == 2);
-  if (plan.packs == kFewCells) return launch<T, kBackward, kFewCells, kElements>(call, lattice, plan, stream);
-  if (plan.packs == kMany) return launch<T, kBackward, kMany, kElements>(call, lattice, plan, stream);
-  return cudaErrorInvalidValue;
+  Call c = call;
+  c.geometry = lattice.geometry;
+  const int64_t steps = c.geometry.row.count;
+  const auto at_pack = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kPackBytes == 0; };
+  // Units of neighbouring rows start at multiples of a unit's denominators, where these are neighbours.
+  const bool packed = lattice.denominator_step == 1 && at_pack(c.denominator) && at_pack(c.grad_denominator);
+  const Tiling t{lattice.denominator_step,
+                 lattice.columns,
+                 plan.lanes,
+                 plan.width,
+                 plan.warps,
+                 static_cast<int>(ceil_div(steps, plan.cluster)),
+                 lattice.along,
+                 packed,
+                 lattice.unit == Unit::kSegment ? steps * (kPackBytes / static_cast<int64_t>(sizeof(T))) : steps};
+  const unsigned blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, plan));
+  cudaError_t error = cudaErrorInvalidValue;
+  const auto tiles = [&](auto shared) {
+    constexpr bool kShared = decltype(shared)::value;
+    constexpr int kPacks = strided_cells(kBackward, kElements ? sizeof(T) : kPackBytes, sizeof(T), kShared);
+    if (!plan.whole && plan.packs == kPacks && plan.shared == kShared) {
+      error = launch_tiles<T, kBackward, kPacks, kElements, kShared>(c, t, plan, blocks, stream);
+    }
+  };
+  const auto whole = [&](auto packs) {
+    constexpr int kSteps = decltype(packs)::value;
+    if (plan.whole && plan.packs == kSteps)
+      error = launch_columns<T, kBackward, kSteps, kElements>(c, t, blocks, stream);
+  };
+  using std::integral_constant;
+  tiles(std::false_type{});
+  if constexpr (!kElements && sizeof(T) > 2) tiles(std::true_type{});
+  if constexpr (kElements) {
+    whole(integral_constant<int, 3>{});
+    whole(integral_constant<int, kBackward ? 8 : 16>{});
+  } else {
+    whole(integral_constant<int, 2>{});
+    whole(integral_constant<int, 4>{});
+    whole(integral_constant<int, 8>{});
+    if constexpr (!kBackward) whole(integral_constant<int, 16>{});
+  }
+  return error;
 }
 
 }  // namespace strided_kernel

@@ -1,0 +1,239 @@
+// Whole columns, a thread each: from their read to the write of their results they share nothing.
+#pragma once
+
+#include "lattice.cuh"
+
+namespace l1norm::cuda {
+
+// V neighbours of what rows have one of; packed: they are neighbours in memory, at a pack's start.
+template <int N, typename V>
+__device__ __forceinline__ void load_beside(const V* from, int64_t step, bool packed, V (&to)[N]) {
+  if (N > 1 && packed) {
+    constexpr int kPack = N * sizeof(V) < kPackBytes ? N : kPackBytes / static_cast<int>(sizeof(V));
+#pragma unroll
+    for (int k = 0; k < N; k += kPack) {
+      const Pack<V, kPack> pack = *reinterpret_cast<const Pack<V, kPack>*>(from + k);
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) to[k + e] = pack.units[e];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to[k] = from[k * step];
+  }
+}
+
+// A value that stays in a register.
+__device__ __forceinline__ double settled(double x) {
+  asm("" : "+d"(x));
+  return x;
+}
+
+// kUnits units of kColumns columns each, of up to kSteps elements.
+template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
+struct WholeColumns {
+  using UnitPack = Pack<T, kColumns>;
+  // What is worked on at a time: one column, or a pair of halves.
+  static constexpr int kFews = UnitPack::kUnits, kFew = kColumns / kFews;
+  using Few = Pack<T, kFew>;
+  static_assert(kUnits * kSteps * kFews <= 64);
+  // What is not proven needs its column's sum again: short columns are kept for that, else their sums take less.
+  static constexpr bool kKeepsSums = kSteps > (sizeof(T) == 2 ? 4 : 2);
+
+  const Call& c;
+  const Tiling& t;
+  int64_t first_unit;  // the thread's others follow, 32 apart
+  UnitPack x[kUnits][kSteps];
+  std::conditional_t<kBackward, UnitPack[kUnits][kSteps], Empty> g;
+
+  __device__ __forceinline__ WholeColumns(const Call& c_, const Tiling& t_, int64_t first_unit_)
+      : c(c_), t(t_), first_unit(first_unit_) {}
+
+  __device__ __forceinline__ bool exists(int j) const { return first_unit + 32 * j < c.geometry.rows.count; }
+  __device__ __forceinline__ Offsets offsets(int j) const {
+    return offsets_of(c.geometry.rows, exists(j) ? first_unit + 32 * j : 0);
+  }
+  // Of all units: most follow the first one in the innermost loop.
+  __device__ __forceinline__ void all_offsets(Offsets (&o)[kUnits]) const {
+    const Walk& units = c.geometry.rows;
+    o[0] = offsets(0);
+    if constexpr (kUnits > 1) {
+      const Offsets& stride = units.stride[units.dims - 1];
+      const int64_t inner = units.size[units.dims - 1];
+      const bool small = units.count <= INT32_MAX;
+      const int64_t left =
+          small ? inner - (units.dims > 1 ? static_cast<uint32_t>(first_unit) % static_cast<uint32_t>(inner)
+                                          : static_cast<uint32_t>(first_unit))
+                : 0;
+#pragma unroll
+      for (int j = 1; j < kUnits; ++j) {
+        const int64_t ahead = 32 * j;
+        if (ahead < left) {
+          o[j] = {o[0].input + ahead * stride.input, o[0].grad + ahead * stride.grad,
+                  o[0].output + ahead * stride.output, o[0].denominator + ahead * stride.denominator};
+        } else {
+          o[j] = offsets(j);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ Way way(int j) const {
+    const Walk& steps = c.geometry.row;
+    return Way(steps, 0, exists(j) ? static_cast<int>(steps.count) : 0, 1);
+  }
+
+  __device__ __forceinline__ void load(int j, const Offsets& o) {
+    const auto fetch = [](UnitPack& pack, const T* from, bool there) {
+      pack = there ? *reinterpret_cast<const UnitPack*>(from) : UnitPack{};
+    };
+    if constexpr (kBackward) {
+      visit<&Offsets::grad, kSteps>(way(j), c.geometry.row, static_cast<const T*>(c.grad) + o.grad,
+                                    [&](int u, const T* from, bool there) { fetch(g[j][u], from, there); });
+    }
+    visit<&Offsets::input, kSteps>(way(j), c.geometry.row, static_cast<const T*>(c.input) + o.input,
+                                   [&](int u, const T* from, bool there) { fetch(x[j][u], from, there); });
+  }
+
+  __device__ __forceinline__ void normalize() {
+    Offsets o[kUnits];
+    all_offsets(o);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) load(j, o[j]);
+    using Bits = std::conditional_t<kUnits * kSteps * kFews <= 32, uint32_t, uint64_t>;
+    Bits unproven = 0;
+    Sum totals[kKeepsSums ? kColumns * kUnits : 1];
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      Quotient<T> quotients[kFews][kFew];
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) {
+        const Sum total = sum(j, k);
+        if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
+        quotients[k / kFew][k % kFew] = Quotient<T>(total, c.count, c.eps);
+        if (c.denominator != nullptr && exists(j)) {
+          write_denominator<T>(c, o[j].denominator + k * t.denominator_step, total);
+        }
+      }
+      visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + o[j].output,
+                                      [&](int u, T* to, bool there) {
+                                        UnitPack y;
+#pragma unroll
+                                        for (int f = 0; f < kFews; ++f) {
+                                          Few few;
+                                          const bool proven = divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few);
+                                          y.units[f] = kKeepsSums && !proven ? x[j][u].units[f] : few.units[0];
+                                          unproven |= proven ? Bits{0} : Bits{1} << ((j * kSteps + u) * kFews + f);
+                                        }
+                                        if (there) *reinterpret_cast<UnitPack*>(to) = y;
+                                      });
+    }
+    // What is not proven was stored as it was read, or is still here.
+#pragma unroll 1
+    for (; unproven != 0; unproven &= unproven - 1) {
+      const int bit = __ffsll(static_cast<long long>(unproven)) - 1;
+      const int f = bit % kFews, u = bit / kFews % kSteps, j = bit / kFews / kSteps;
+      if (!exists(j) || u >= static_cast<int>(c.geometry.row.count)) continue;
+      T* const to = static_cast<T*>(c.output) + offsets(j).output + c.geometry.row.at_small(u).output + f * kFew;
+#pragma unroll
+      for (int k = 0; k < kFew; ++k) {
+        Sum total;
+        Pack<T, 1> elements[kSteps];
+        const int column = j * kColumns + f * kFew + k;
+        if constexpr (kKeepsSums) {
+#pragma unroll
+          for (int i = k; i < kUnits * kColumns; i += kFew) {
+            // Else the compiler would keep them in memory, for an index.
+            const double hi = settled(totals[i].hi), lo = sizeof(T) == 8 ? settled(totals[i].lo) : totals[i].lo;
+            total = {i == column ? hi : total.hi, i == column ? lo : total.lo};
+          }
+        } else {
+#pragma unroll
+          for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+            for (int i = k; i < kUnits * kColumns; i += kFew) {
+              if (i == k || i == column) elements[s].units[0] = x[i / kColumns][s][i % kColumns];
+            }
+          }
+          Tally<T> tally;
+          tally.template set<kSteps>(elements);
+          total = tally.sum();
+        }
+        T value;
+        if constexpr (kKeepsSums) {
+          value = to[k];
+        } else {
+          value = elements[0].units[0];
+#pragma unroll
+          for (int s = 1; s < kSteps; ++s) value = s == u ? elements[s].units[0] : value;
+        }
+        to[k] = exact_quotient(value, exact_divisor<T>(total, c));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void differentiate() {
+    Wide<T> m[kUnits][kColumns], h[kUnits][kColumns];
+    Offsets o[kUnits];
+    all_offsets(o);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      load_beside(static_cast<const Wide<T>*>(c.denominator) + o[j].denominator, t.denominator_step, t.packed, m[j]);
+      if (c.grad_denominator != nullptr) {
+        load_beside(static_cast<const Wide<T>*>(c.grad_denominator) + o[j].denominator, t.denominator_step, t.packed,
+                    h[j]);
+      } else {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) h[j][k] = Wide<T>{};
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) load(j, o[j]);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+#pragma unroll
+      for (int f = 0; f < kFews; ++f) {
+        Slope<T> slopes[kFew];
+        const Slope<T>* at[kFew];
+#pragma unroll
+        for (int k = 0; k < kFew; ++k) {
+          const int column = f * kFew + k;
+          const double by = sizeof(T) == 8 ? dot_scale<Wide<T>>(m[j][column], c.count) : 1.0;
+          const GradientScale scale = RowDivisor<T>{m[j][column], h[j][column]}.scale(c);
+          slopes[k] = Slope<T>(make_gradient<Wide<T>>(dot(j, column, by), scale), t.length);
+          at[k] = &slopes[k];
+        }
+#pragma unroll
+        for (int u = 0; u < kSteps; ++u) {
+          x[j][u].units[f] = gradients_beside(Few{{g[j][u].units[f]}}, Few{{x[j][u].units[f]}}, at).units[0];
+        }
+      }
+      visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + o[j].output,
+                                      [&](int u, T* to, bool there) {
+                                        if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
+                                      });
+    }
+  }
+
+ private:
+  __device__ __forceinline__ Sum sum(int j, int k) const {
+    Pack<T, 1> elements[kSteps];
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) elements[u].units[0] = x[j][u][k];
+    Tally<T> tally;
+    tally.template set<kSteps>(elements);
+    return tally.sum();
+  }
+
+  __device__ __forceinline__ Sum dot(int j, int k, double by) const {
+    Pack<T, 1> elements[kSteps], grads[kSteps];
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) {
+      elements[u].units[0] = x[j][u][k];
+      grads[u].units[0] = g[j][u][k];
+    }
+    DotTally<T> tally;
+    tally.template set<kSteps>(grads, elements, by);
+    return tally.sum();
+  }
+};
+
+}  // namespace l1norm::cuda
