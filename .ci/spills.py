@@ -17,7 +17,12 @@ from pathlib import Path
 
 # Bytes of stack that a kernel may have nonetheless, and why, by its name and architecture as printed below:
 # ("warp_kernel::kernel<double, 8, 16>", "sm_75"): (16, "reason").
-ALLOWED: dict[tuple[str, str], tuple[int, str]] = {}
+ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
+    # Fewer cells a thread would cost every GPU more than these few bytes cost one.
+    ("strided_kernel::kernel<__half, false, 16, false, false>", "sm_75"): (16, "16 packs in 128 registers"),
+    ("strided_kernel::kernel<__nv_bfloat16, true, 8, false, false>", "sm_75"): (24, "2 x 8 packs in 128 registers"),
+    ("strided_kernel::kernel<__nv_bfloat16, true, 8, false, false>", "sm_100"): (24, "2 x 8 packs in 128 registers"),
+}
 WORST = 10  # kernels in the table
 
 COMMAND = re.compile(r"nvcc.* -c (?P<source>\S+\.cu)\b")

@@ -451,36 +451,56 @@ def plan_lattice(name, kind, units, steps, inner, dtype, backward=False) -> dict
 def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward):
     for dtype in DTYPES:
         columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-        many = (4 if backward else 6) if elements == 8 else (8 if backward else 16)
-        side_by_side = 1 if along else 2 * elements  # 32 bytes, where a column is long
-        most = (8 if many == 4 else 16) * (32 // side_by_side) * many * elements * GPUS[name]["max_cluster"]
+        size = dtype.itemsize
+        unit_bytes = size if elements > 1 else 16
+        packs_in_registers = (3 if backward else 4) if unit_bytes == 2 else 8 if backward else 12 if size == 8 else 16
+        side_by_side = 1 if along else 32 // unit_bytes  # 32 bytes, where a column is long
+        most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["max_cluster"]
+        whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 4, 8) if backward else (2, 4, 8, 16)
         for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
             for inner in (1, 3, 4, 12, 17, 600):
-                for steps in (1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
+                for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
                     plan = plan_lattice(name, kind, units, steps, inner, dtype, backward)
                     case = (dtype, units, inner, steps, plan)
                     if plan["kernel"] == "two_pass":
-                        assert steps > most or units > 1 << 32, case
+                        assert steps > most // 2 or units > 1 << 31, case
                         continue
                     assert plan["kernel"] == "strided"
                     lanes, width, warps, packs, cluster = (
                         plan[k] for k in ("lanes", "width", "warps", "packs", "cluster")
                     )
+                    tiles = 4 if warps == 1 else 1
+                    assert plan["threads"] == warps * 32 * tiles
+                    assert 1 <= plan["blocks"] < 1 << 31
+                    assert plan["blocks"] == ceil_div(ceil_div(units, width), tiles) * cluster
+                    assert plan["whole"] == (not along and steps <= (8 if backward else 16))
+                    if plan["whole"]:
+                        assert packs in whole_columns, case
+                        assert packs >= steps, case
+                        assert (lanes, warps, cluster, plan["shared"]) == (32, 1, 1, False)
+                        assert width in (32, 64, 128)
+                        continue
                     assert lanes in (1, 2, 4, 8, 16, 32)
-                    assert 1 <= width <= lanes
-                    assert packs in (4, many)
-                    assert 1 <= warps <= (8 if packs == 4 else 16), case
-                    assert plan["threads"] == warps * 32 * (4 if warps == 1 else 1)
+                    assert width == lanes
+                    assert lanes * columns <= 32  # a fold of a pack's columns has a lane for each
                     assert cluster in (1, 2, 4, 8)
                     assert cluster <= GPUS[name]["max_cluster"]
                     assert cluster == 1 or warps > 1, case
                     assert ceil_div(steps, cluster) <= warps * (32 // lanes) * packs * elements, case
-                    assert 1 <= plan["blocks"] < 1 << 31
-                    assert plan["blocks"] == ceil_div(ceil_div(units, width), 4 if warps == 1 else 1) * cluster
-                    # Sums of warps and of blocks; the largest result is float64's gradient.
+                    # Sums of warps and of blocks, and results.
                     sums = warps + (cluster if cluster > 1 else 0)
-                    a_column = 16 * sums + ((56 if dtype.itemsize == 8 else 24) if backward else 32)
-                    assert (4 if warps == 1 else 1) * lanes * columns * a_column <= 48 << 10, case
+                    bytes_of_sums = tiles * lanes * columns * (16 * sums + (120 if backward else 32))
+                    if plan["shared"]:
+                        assert elements == 1, case
+                        assert size > 2, case
+                        assert packs == (8 if backward else 16)
+                        assert warps <= 8, case
+                        cells = tiles * warps * 32 * packs * 16 * (2 if backward else 1)
+                        assert cells + bytes_of_sums <= GPUS[name]["shared_bytes"], case
+                    else:
+                        assert packs == packs_in_registers
+                        assert warps <= 16, case
+                        assert bytes_of_sums <= 48 << 10, case
 
 
 @pytest.mark.parametrize("name", GPUS)
