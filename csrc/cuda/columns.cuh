@@ -198,7 +198,7 @@ struct WholeColumns {
           const int column = f * kFew + k;
           const double by = sizeof(T) == 8 ? dot_scale<Wide<T>>(m[j][column], c.count) : 1.0;
           const GradientScale scale = RowDivisor<T>{m[j][column], h[j][column]}.scale(c);
-          slopes[k] = Slope<T>(make_gradient<Wide<T>>(dot(j, column, by), scale), t.length);
+          slopes[k] = Slope<T>(make_gradient<Wide<T>>(dot(j, column, by), scale));
           at[k] = &slopes[k];
         }
 #pragma unroll

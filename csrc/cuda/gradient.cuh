@@ -125,22 +125,22 @@ struct Slope {
   double inverse, through;
 
   Slope() = default;
-  __device__ __forceinline__ Slope(const Gradient& d, int64_t) : inverse(d.inverse), through(d.through) {}
+  __device__ __forceinline__ explicit Slope(const Gradient& d) : inverse(d.inverse), through(d.through) {}
 
   __device__ __forceinline__ T gradient(T g, T x) const {
     return narrow<T>(
-        input_gradient(forgotten(widen(g)), widen(x), {inverse, 0.0, through, 0.0, 0.0}, 0.0 * fabs(through)));
+        input_gradient(forgotten(widen(g)), widen(x), {inverse, 0.0, through, 0.0, 0.0, false}, 0.0 * fabs(through)));
   }
 };
 template <typename T>
 struct HalfSlope {
-  PairGradient<float> pair;
+  PairGradient pair;
   double inverse, through;
   bool paired;
 
   HalfSlope() = default;
-  __device__ __forceinline__ HalfSlope(const Gradient& d, int64_t length)
-      : inverse(d.inverse), through(d.through), paired(make_pair_gradient(d, length, pair)) {}
+  __device__ __forceinline__ explicit HalfSlope(const Gradient& d)
+      : inverse(d.inverse), through(d.through), paired(make_pair_gradient(d, pair)) {}
 };
 template <>
 struct Slope<__half> : HalfSlope<__half> {
@@ -153,20 +153,11 @@ struct Slope<__nv_bfloat16> : HalfSlope<__nv_bfloat16> {
 template <>
 struct Slope<double> {
   Gradient d;
-  bool paired;
 
   Slope() = default;
-  __device__ __forceinline__ Slope(const Gradient& d_, int64_t length) : d(d_) {
-    PairGradient<double> pair;
-    paired = make_pair_gradient(d, length, pair);
-  }
+  __device__ __forceinline__ explicit Slope(const Gradient& d_) : d(d_) {}
 
-  __device__ __forceinline__ double gradient(double g, double x) const {
-    if (paired) {
-      return l1norm::input_gradient(g, x, PairGradient<double>{d.inverse, d.inverse_low, d.through, d.through_low});
-    }
-    return l1norm::input_gradient(g, x, d);
-  }
+  __device__ __forceinline__ double gradient(double g, double x) const { return l1norm::input_gradient(g, x, d); }
 };
 
 // The gradients of neighbours of rows of their own: of one element, or of a pair of halves.
@@ -182,8 +173,8 @@ __device__ __forceinline__ Pack<T, N> gradients_beside(const Pack<T, N>& g, cons
       for (int k = 0; k < N; ++k) {
         const Slope<T>& slope = *slopes[k];
         if (slope.paired) continue;
-        results[k] = input_gradient(widen_at(g, k), widen_at(x, k), {slope.inverse, 0.0, slope.through, 0.0, 0.0},
-                                    0.0 * fabs(slope.through));
+        results[k] = input_gradient(widen_at(g, k), widen_at(x, k),
+                                    {slope.inverse, 0.0, slope.through, 0.0, 0.0, false}, 0.0 * fabs(slope.through));
       }
     }
     if constexpr (N == 2) {

@@ -10,14 +10,13 @@ namespace l1norm::cuda {
 // How a launch spreads its threads over a lattice.
 struct Tiling {
   int64_t denominator_step;
-  int columns;     // of a unit
-  int lanes;       // of a warp that lie side by side, a unit each; the others follow each other along the steps
-  int width;       // units of a tile, at most as many
-  int warps;       // of a block that share a tile, along the steps; 1: each has its own
-  int part;        // steps of a block
-  bool along;      // neighbouring lanes follow each other along the steps
-  bool packed;     // a unit's denominators are neighbours at a pack's start
-  int64_t length;  // of a row
+  int columns;  // of a unit
+  int lanes;    // of a warp that lie side by side, a unit each; the others follow each other along the steps
+  int width;    // units of a tile, at most as many
+  int warps;    // of a block that share a tile, along the steps; 1: each has its own
+  int part;     // steps of a block
+  bool along;   // neighbouring lanes follow each other along the steps
+  bool packed;  // a unit's denominators are neighbours at a pack's start
 };
 
 // Where a thread stands, and how it goes on: by `step` steps from one cell, or element of one, to the next.

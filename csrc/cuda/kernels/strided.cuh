@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlo
   const Memory desk(place, t, cluster.size);
   add_up<T, kBackward>(t, place, desk, cluster, [&](int column, const Sum& total) {
     if constexpr (kBackward) {
-      desk.results[column] = Slope<T>(make_gradient<Wide<T>>(total, desk.scales[column]), t.length);
+      desk.results[column] = Slope<T>(make_gradient<Wide<T>>(total, desk.scales[column]));
     } else {
       desk.results[column] = Quotient<T>(total, c.count, c.eps);
       desk.parts[column] = make_double2(total.hi, total.lo);
@@ -126,8 +126,7 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
                  plan.warps,
                  static_cast<int>(ceil_div(steps, plan.cluster)),
                  lattice.along,
-                 packed,
-                 lattice.unit == Unit::kSegment ? steps * (kPackBytes / static_cast<int64_t>(sizeof(T))) : steps};
+                 packed};
   const unsigned blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, plan));
   cudaError_t error = cudaErrorInvalidValue;
   const auto tiles = [&](auto shared) {
