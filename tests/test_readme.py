@@ -62,7 +62,7 @@ SENTENCES = [
     (f"DRAM: {NUMBER} of one read and one write", lambda: load("h200-headline.json")["results"][0]["dram"]["of_least"]),
     (f"costs the host {NUMBER} times what a call of softmax costs", lambda: host_cost("ours") / host_cost("softmax")),
     (
-        f"costs the host {NUMBER} times what a call of softmax costs, with its gradient too",
+        f"what a call of softmax costs, and {NUMBER} times with its gradient",
         lambda: host_cost("ours backward") / host_cost("softmax backward"),
     ),
     (f"writing into `out=` takes {NUMBER} ms", lambda: on_cpu("out")),
