@@ -173,15 +173,12 @@ void run(const Call& c) {
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
   const DeviceGuard guard(c.device);
-  const bool cast = c.input_dtype != c.dtype;
-  const Shape shape{g.rows.count,
-                    g.row.count,
-                    c.input_dtype,
-                    g.unit_stride() && !cast,
-                    g.dense(),
-                    packs_align(c),
-                    c.grad != nullptr,
-                    cast ? LatticeShape{} : shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype))};
+  const bool cast = c.input_dtype != c.dtype, held = g.unit_stride() && !cast;
+  // Which copies the geometry: for those that may need it.
+  const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype)); };
+  const bool strided = !cast && (!held || wanted_kernel != nullptr);
+  const Shape shape{g.rows.count, g.row.count,    c.input_dtype,     held,
+                    g.dense(),    packs_align(c), c.grad != nullptr, strided ? lattice() : LatticeShape{}};
   const Device& device = properties(c.device);
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
