@@ -7,6 +7,7 @@ import torch
 from exact import assert_same_bits
 from samples import DTYPES, make_rows
 
+import l1norm
 from l1norm import _C
 
 KERNELS = ["", "tile", "warp", "resident", "relay", "strided", "two_pass"]
@@ -118,3 +119,18 @@ def test_repeated_and_captured_calls_give_the_same_bits(kernel, cuda):
         captured.fill_(torch.nan)
         graph.replay()
         assert torch.equal(captured, expected)
+
+
+@pytest.mark.parametrize("length", [1000, 65535, 300_001])
+def test_a_training_step_takes_no_memory_besides_results_and_divisors(cuda, length):
+    rows = (128 << 20) // (4 * length)
+    x = torch.randn(rows, length, device=cuda, requires_grad=True)
+    g = torch.randn_like(x)
+    l1norm.l1_norm(x).backward(g)  # whatever is made once
+    x.grad = None
+    before = torch.cuda.memory_allocated(cuda)
+    torch.cuda.reset_peak_memory_stats(cuda)
+    l1norm.l1_norm(x).backward(g)
+    taken = torch.cuda.max_memory_allocated(cuda) - before
+    # PyTorch hands out multiples of 512 bytes; chunks' sums take less than 1 MB.
+    assert taken <= 2 * x.nbytes + 4 * rows + (1 << 20)
