@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../tensors.h"
+#include "../operators.h"
 #include "tiles.h"
 
 namespace l1norm::cpu {

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "../lattice.h"
-#include "../tensors.h"
+#include "../operators.h"
 #include "kernels/relay.h"
 #include "kernels/resident.h"
 #include "kernels/split.h"
