@@ -254,7 +254,7 @@ __device__ __forceinline__ void differentiate_short(const Row& x, const Row& g, 
 
 // Blocks on a multiprocessor that registers are shared between.
 template <typename T, bool kBackward>
-constexpr int kTileBlocks = kBackward || sizeof(T) == 8 ? 5 : 6;
+constexpr int kTileBlocks = 6 - (kBackward ? 1 : 0) - (sizeof(T) == 8 ? 1 : 0);
 
 // A warp a tile of tile_rows rows, backward with one of their results' gradients ahead of it; a thread a row at a time.
 // kLength: 0 for any.

@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __gr
     const GradientScale scale = RowDivisor<T>(c, o.denominator).scale(c);
     const double by = dot_scale<Wide<T>>(scale.m, c.count);
     DotTally<T> tally;
-#pragma unroll 4
+#pragma unroll 2
     for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
       const Offsets p = at(i);
       const Pack<T, 1> value{{x[p.input]}}, grad{{g[p.grad]}};
@@ -249,7 +249,8 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __gr
     const Sum dot = block_sum(tally.sum(), sums);
     if (threadIdx.x == 0) shared = make_gradient<Wide<T>>(dot, scale);
     __syncthreads();
-    with_gradient<T>(shared, [&](const auto& d) {
+    const Gradient gradient = shared;
+    with_gradient<T>(gradient, [&](const auto& d) {
 #pragma unroll 4
       for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
         const Offsets p = at(i);
