@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 
 namespace l1norm::cuda {
@@ -34,5 +35,23 @@ class Prepared {
   std::mutex mutex_;
   std::array<std::atomic<int>, kMaxDevices> most_{};  // bytes asked for so far, plus one
 };
+
+// In clusters of that many blocks; one block a cluster is a launch that every architecture takes.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_in_clusters(void (*function)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
+                               int cluster_blocks, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  config.attrs = &cluster;
+  config.numAttrs = cluster_blocks > 1 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, function, arguments...);
+}
 
 }  // namespace l1norm::cuda

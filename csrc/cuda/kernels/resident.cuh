@@ -82,18 +82,8 @@ cudaError_t launch(const Call& c, const ResidentPlan& plan, cudaStream_t stream)
   const int shared_bytes = places_bytes == 0 ? 0 : places_bytes + sums_bytes;
   const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(c.geometry.rows.count * plan.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(plan.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(places_bytes + sums_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(plan.cluster);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.attrs = &cluster;
-  config.numAttrs = kMany ? 1 : 0;
-  return cudaLaunchKernelEx(&config, function, c, plan.shared_packs);
+  return launch_in_clusters(function, c.geometry.rows.count * plan.cluster, plan.threads,
+                            static_cast<size_t>(places_bytes + sums_bytes), plan.cluster, stream, c, plan.shared_packs);
 }
 
 }  // namespace resident_kernel

@@ -89,26 +89,16 @@ cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan
                          cudaStream_t stream) {
   const auto function = kernel<T, kBackward, kPacks, kElements, kShared>;
   const int tiles_a_block = strided_tiles_a_block(plan), threads = plan.warps * tiles_a_block * 32;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes =
+  size_t shared_bytes =
       static_cast<size_t>(tiles_a_block) * Desk<T, kBackward>::bytes(t.columns * t.lanes, plan.warps, plan.cluster);
   if constexpr (kShared) {
-    config.dynamicSmemBytes += static_cast<size_t>(threads) * kPacks * kPackBytes * (kBackward ? 2 : 1);
+    shared_bytes += static_cast<size_t>(threads) * kPacks * kPackBytes * (kBackward ? 2 : 1);
     static Prepared prepared;
-    const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function),
-                                                  static_cast<int>(config.dynamicSmemBytes));
+    const cudaError_t error =
+        prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
-  config.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(plan.cluster);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.attrs = &cluster;
-  config.numAttrs = plan.cluster > 1 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, function, c, t);
+  return launch_in_clusters(function, blocks, threads, shared_bytes, plan.cluster, stream, c, t);
 }
 
 template <typename T, bool kBackward, bool kElements>
