@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import shutil
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 import torch
 
 import l1norm
-from l1norm import _eager
+from l1norm import _C, _eager
 
 hypothesis.settings.register_profile(
     "repeatable",
@@ -89,3 +90,10 @@ def big_memory():
     gc.collect()
     if HAS_CUDA:
         torch.cuda.empty_cache()
+
+
+@pytest.fixture
+def asking() -> Iterator:
+    """The function that asks for a kernel; afterwards the plan chooses again."""
+    yield _C.set_kernel
+    _C.set_kernel("")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from test_plan import GPUS, make_plan
+from plans import GPUS, make_plan
 
 import l1norm
 from l1norm.__main__ import main

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from exact import assert_same_bits
+from plans import GPUS, NUMBER
 from samples import DTYPES, make_rows
-from test_plan import GPUS, HEADLINE, NUMBER
+from test_plan import HEADLINE
 
 import l1norm
 from l1norm import _C, _explain

@@ -1,0 +1,142 @@
+"""Plans for eight GPUs, none of which has to be there, and what a plan for rows must hold."""
+
+import torch
+
+from l1norm import _C
+
+
+def gpu(multiprocessors: int, threads: int, block_kb: int, multiprocessor_kb: int, l2_mb: int, cluster: int) -> dict:
+    return {
+        "multiprocessors": multiprocessors,
+        "threads_per_multiprocessor": threads,
+        "shared_bytes": block_kb << 10,
+        "shared_bytes_per_multiprocessor": multiprocessor_kb << 10,
+        "l2_bytes": l2_mb << 20,
+        "max_cluster": cluster,
+    }
+
+
+# Threads and shared memory: "Technical Specifications per Compute Capability" in NVIDIA's CUDA C++ Programming Guide.
+# Multiprocessors and L2 caches: NVIDIA's white papers of Turing, Ampere, Ada, Hopper and the Blackwells; the H200's
+# cache as its driver says.
+GPUS = {
+    "T4": gpu(40, 1024, 64, 64, 4, 1),  # 7.5
+    "A100": gpu(108, 2048, 163, 164, 40, 1),  # 8.0
+    "L4": gpu(58, 1536, 99, 100, 48, 1),  # 8.9
+    "RTX 4090": gpu(128, 1536, 99, 100, 72, 1),  # 8.9
+    "H100": gpu(132, 2048, 227, 228, 50, 8),  # 9.0
+    "H200": gpu(132, 2048, 227, 228, 60, 8),  # 9.0
+    "B200": gpu(148, 2048, 227, 228, 126, 8),  # 10.0
+    "RTX 5090": gpu(170, 1536, 99, 100, 96, 8),  # 12.0
+}
+WITH_CLUSTERS = [name for name, device in GPUS.items() if device["max_cluster"] > 1]
+
+# ATen's numbers of the dtypes.
+NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+
+REGISTERS = 64 << 10  # of a multiprocessor, from 7.5 to 12.0
+RESERVED = 1 << 10  # bytes of shared memory that the system takes for each block
+STATIC = {"tile": 4 * 8, "resident": 8 * 16 * 16, "split": 1 << 10}  # bytes of shared memory in the kernels, at most
+
+# Packs that a row has on both sides of each rule of the plan.
+EDGES = [32, 64, 112, 128, 192, 256, 512, 1024, 1536, 2048, 4096, 5632, 8192, 11_520, 12_672, 13_440, 13_824, 16_384,
+         17_664, 19_968, 25_344, 26_880, 32_768, 38_016, 39_936, 40_320, 50_688, 53_760, 59_904, 65_536, 79_872,
+         101_376, 107_520, 159_744]  # fmt: skip
+ROWS = [1, 2, 7, 33, 100, 1000, 32_768, (1 << 31) - 1, 1 << 31, 1 << 34]
+
+
+def lengths(size: int) -> list[int]:
+    """Elements of `size` bytes: every row of up to a kilobyte, and both sides of each edge."""
+    a_pack = 16 // size
+    near = [packs * a_pack + k for packs in EDGES for k in (-1, 0, a_pack - 1, a_pack)]
+    return [*range(1, 1040 // size), *near, 1 << 22, (1 << 28) - 1, 1 << 33]
+
+
+def make_plan(
+    name: str, rows: int, length: int, dtype=torch.float32, held=True, dense=True, aligned=True, backward=False
+) -> dict:
+    return _C.plan(rows, length, NUMBER[dtype], held, dense, aligned, **GPUS[name], backward=backward)
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def blocks_of(plan: dict, rows: int) -> int:
+    return {
+        "tile": lambda: ceil_div(rows, plan["rows_a_warp"] * 4),
+        "warp": lambda: ceil_div(rows, 128 // plan["lanes"]),
+        "resident": lambda: rows * plan["cluster"],
+        "split": lambda: rows * plan["blocks_a_row"],
+        "relay": lambda: 2 * rows * (plan["chunks"] + 1),
+        "two_pass": lambda: plan["blocks"],
+    }[plan["kernel"]]()
+
+
+def check_tile(plan: dict, length: int, size: int, device: dict, operands: int = 1) -> None:
+    assert plan["rows_a_warp"] % 32 == 0
+    a_warp = ceil_div(plan["rows_a_warp"] * length * size, 128) * 128
+    assert 0 < operands * 4 * a_warp <= device["shared_bytes"] - operands * STATIC["tile"]
+
+
+def check_warp(plan: dict, length: int, size: int, device: dict) -> None:
+    compiled = {(16, 16), (32, 16)}
+    compiled |= {(4, 8), (8, 8), (16, 8), (32, 8)} if size == 2 else {(8, 4), (8, 16)}
+    assert (plan["lanes"], plan["packs"]) in compiled
+    assert plan["lanes"] * plan["packs"] >= length * size // 16
+
+
+def check_resident(plan: dict, length: int, size: int, device: dict) -> None:
+    threads, packs, shared, cluster = (plan[k] for k in ("threads", "packs", "shared_packs", "cluster"))
+    assert (packs, cluster, shared > 0) in (
+        ({(8, 1, False)} if size == 2 else set())
+        | {(16, c, False) for c in (1, 2, 4, 8)}
+        | {(20, c, True) for c in (1, 2, 3, 4, 8)}
+    )  # fmt: skip
+    assert threads * (packs + shared) * cluster >= length * size // 16
+    assert threads % 32 == 0
+    # The tail of a row, less than a pack, is a thread an element.
+    assert 32 <= threads <= {8: 512, 16: 512, 20: 384}[packs]
+    assert 1 <= cluster <= device["max_cluster"]
+    assert threads * shared * 16 <= device["shared_bytes"] - STATIC["resident"]
+
+
+def check_split(plan: dict, length: int, size: int, device: dict) -> None:
+    threads, packs, shared, blocks = (plan[k] for k in ("threads", "packs", "shared_packs", "blocks_a_row"))
+    assert (threads, packs, shared > 0) in {(512, 16, False), (384, 20, True)}
+    # Slices are whole lines of 8 packs.
+    assert blocks >= 1
+    assert threads * (packs + shared) >= ceil_div(length * size // 16, blocks * 8) * 8
+    assert threads * shared * 16 <= device["shared_bytes"] - STATIC["split"]
+
+
+def check_relay(plan: dict, length: int, size: int, device: dict) -> None:
+    assert plan["chunks"] == max(ceil_div(length * size // 16, 512 * 16), 1)
+    # What is summed ahead stays in the cache, unless a row alone does not.
+    assert plan["lag"] == 1 or plan["lag"] * length * size <= device["l2_bytes"] * 2 // 7
+    assert plan["turns_back"] == (length * size > device["l2_bytes"] * 2 // 5)
+
+
+def check_two_pass(plan: dict, length: int, size: int, device: dict) -> None:
+    assert plan["threads"] == min(max(ceil_div(ceil_div(length * size, 16), 128) * 32, 32), 1024)
+
+
+CHECKS = {
+    "tile": check_tile,
+    "warp": check_warp,
+    "resident": check_resident,
+    "split": check_split,
+    "relay": check_relay,
+    "two_pass": check_two_pass,
+}
+
+
+def check(plan: dict, rows: int, length: int, dtype: torch.dtype, device: dict) -> None:
+    CHECKS[plan["kernel"]](plan, length, dtype.itemsize, device)
+    assert 1 <= blocks_of(plan, rows) < 1 << 31
+    if plan["kernel"] == "split":  # all blocks at once: a row's blocks wait for each other
+        assert blocks_of(plan, rows) <= device["multiprocessors"]
+    if plan["kernel"] == "relay":
+        assert 1 <= plan["lag"] <= rows
+    if plan["kernel"] == "two_pass":
+        assert plan["blocks"] <= rows

@@ -1,0 +1,90 @@
+"""The plan for rows that lie side by side in memory or with gaps."""
+
+import pytest
+import torch
+from plans import GPUS, NUMBER, ceil_div, make_plan
+from samples import DTYPES
+
+from l1norm import _C
+
+# Units side by side, columns of a unit, elements of a cell that are steps, whether steps lie closer together.
+KINDS = {
+    "columns": lambda pack: (pack, 1, False),
+    "segments": lambda pack: (1, 1, True),
+    "elements": lambda pack: (1, pack, False),
+    "elements along": lambda pack: (1, pack, True),
+}
+
+
+def plan_lattice(name, kind, units, steps, inner, dtype, backward=False) -> dict:
+    columns, elements, along = KINDS[kind](16 // dtype.itemsize)
+    lattice = (units, steps, inner, columns, elements, along)
+    return _C.plan(
+        units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
+    )
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", GPUS)
+def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward):
+    for dtype in DTYPES:
+        columns, elements, along = KINDS[kind](16 // dtype.itemsize)
+        size = dtype.itemsize
+        unit_bytes = size if elements > 1 else 16
+        packs_in_registers = (3 if backward else 4) if unit_bytes == 2 else 8 if backward else 12 if size == 8 else 16
+        side_by_side = 1 if along else 32 // unit_bytes  # 32 bytes, where a column is long
+        most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["max_cluster"]
+        whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 4, 8) if backward else (2, 4, 8, 16)
+        for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
+            for inner in (1, 3, 4, 12, 17, 600):
+                for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
+                    plan = plan_lattice(name, kind, units, steps, inner, dtype, backward)
+                    case = (dtype, units, inner, steps, plan)
+                    if plan["kernel"] == "two_pass":
+                        assert steps > most // 2 or units > 1 << 31, case
+                        continue
+                    assert plan["kernel"] == "strided"
+                    lanes, width, warps, packs, cluster = (
+                        plan[k] for k in ("lanes", "width", "warps", "packs", "cluster")
+                    )
+                    tiles = 4 if warps == 1 else 1
+                    assert plan["threads"] == warps * 32 * tiles
+                    assert 1 <= plan["blocks"] < 1 << 31
+                    assert plan["blocks"] == ceil_div(ceil_div(units, width), tiles) * cluster
+                    assert plan["whole"] == (not along and steps <= (8 if backward else 16))
+                    if plan["whole"]:
+                        assert packs in whole_columns, case
+                        assert packs >= steps, case
+                        assert (lanes, warps, cluster, plan["shared"]) == (32, 1, 1, False)
+                        assert width in (32, 64, 128)
+                        continue
+                    assert lanes in (1, 2, 4, 8, 16, 32)
+                    assert width == lanes
+                    assert lanes * columns <= 32  # a fold of a pack's columns has a lane for each
+                    assert cluster in (1, 2, 4, 8)
+                    assert cluster <= GPUS[name]["max_cluster"]
+                    assert cluster == 1 or warps > 1, case
+                    assert ceil_div(steps, cluster) <= warps * (32 // lanes) * packs * elements, case
+                    # Sums of warps and of blocks, and results.
+                    sums = warps + (cluster if cluster > 1 else 0)
+                    bytes_of_sums = tiles * lanes * columns * (16 * sums + (120 if backward else 32))
+                    if plan["shared"]:
+                        assert elements == 1, case
+                        assert size > 2, case
+                        assert packs == (8 if backward else 16)
+                        assert warps <= 8, case
+                        cells = tiles * warps * 32 * packs * 16 * (2 if backward else 1)
+                        assert cells + bytes_of_sums <= GPUS[name]["shared_bytes"], case
+                    else:
+                        assert packs == packs_in_registers
+                        assert warps <= 16, case
+                        assert bytes_of_sums <= 48 << 10, case
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_cast_or_long_column_is_read_twice(name, asking):
+    for kernel in ("", "strided"):
+        asking(kernel)
+        assert make_plan(name, 1000, 100, held=False)["kernel"] == "two_pass"
+        assert plan_lattice(name, "columns", 1000, 1 << 20, 1000, torch.float32)["kernel"] == "two_pass"
