@@ -52,12 +52,42 @@ __device__ __forceinline__ void publish(double2* slot, const Sum& sum) {
   asm volatile("st.relaxed.gpu.global.v2.f64 [%0], {%1, %2};" ::"l"(slot), "d"(hi), "d"(lo) : "memory");
 }
 
+// What is there by now.
+__device__ __forceinline__ Sum peek(const double2* slot) {
+  Sum sum;
+  asm volatile("ld.relaxed.gpu.global.v2.f64 {%0, %1}, [%2];" : "=d"(sum.hi), "=d"(sum.lo) : "l"(slot) : "memory");
+  return sum;
+}
+__device__ __forceinline__ bool is_unset(const Sum& sum) {
+  return __double_as_longlong(sum.hi) == -1 || __double_as_longlong(sum.lo) == -1;
+}
+
 __device__ __forceinline__ Sum await(const double2* slot) {
   Sum sum;
   do {
-    asm volatile("ld.relaxed.gpu.global.v2.f64 {%0, %1}, [%2];" : "=d"(sum.hi), "=d"(sum.lo) : "l"(slot) : "memory");
-  } while (__double_as_longlong(sum.hi) == -1 || __double_as_longlong(sum.lo) == -1);
+    sum = peek(slot);
+  } while (is_unset(sum));
   return sum;
+}
+
+// Adds every step-th slot's sum, from the first on, below end.
+__device__ __forceinline__ Sum await_all(const double2* slots, int64_t first, int64_t end, int64_t step) {
+  constexpr int kBatch = 8;  // reads on their way
+  Sum total;
+#pragma unroll 1
+  for (int64_t at = first; at < end; at += kBatch * step) {
+    Sum sums[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (at + k * step < end) sums[k] = peek(slots + at + k * step);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (is_unset(sums[k])) sums[k] = await(slots + at + k * step);
+      total = total + sums[k];
+    }
+  }
+  return total;
 }
 
 // The cluster of this block, whose size the launch says; a block of its own where the architecture has none.

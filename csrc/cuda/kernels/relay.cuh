@@ -2,51 +2,13 @@
 #pragma once
 
 #include "../gradient.cuh"
+#include "../jobs.cuh"
 #include "../launch.h"
 #include "../reduce.cuh"
 #include "relay.h"
 
 namespace l1norm::cuda {
 namespace relay_kernel {
-
-// Written by blocks for blocks behind them.
-struct Board {
-  double2* parts;   // a row and chunk
-  double2* totals;  // a row
-};
-
-// How a launch orders its blocks.
-struct Order {
-  unsigned rows, chunks, lag;
-  bool turns_back;  // rows are divided from their ends: those are in the cache
-};
-
-enum class Job { kSum, kTotal, kDivide, kNone };
-
-struct Task {
-  Job job;
-  unsigned row, chunk;
-};
-
-// Blocks wait for blocks of lower numbers only, which the device starts first: CUB's scans rest on that as well.
-// Summing starts `lag` rows ahead; then blocks take turns, so that reads from memory, reads from the cache and writes
-// mix.
-__device__ __forceinline__ Task task_of(unsigned block, const Order& o) {
-  const unsigned slots = o.chunks + 1, ahead = o.lag * slots, turns = (o.rows - o.lag) * slots;
-  bool divides = false;
-  unsigned at = block;  // slot by slot, row by row
-  if (block >= ahead + 2 * turns) {
-    divides = true;
-    at = block - ahead - turns;
-  } else if (block >= ahead) {
-    divides = (block - ahead) % 2 != 0;
-    at = (block - ahead) / 2 + (divides ? 0 : ahead);
-  }
-  const unsigned row = at / slots, slot = at - row * slots;
-  if (slot == o.chunks) return {divides ? Job::kNone : Job::kTotal, row, 0};
-  if (!divides) return {Job::kSum, row, slot};
-  return {Job::kDivide, row, o.turns_back ? o.chunks - 1 - slot : slot};
-}
 
 // The task's chunk.
 template <typename Row>
@@ -101,8 +63,8 @@ cudaError_t launch(const Call& c, const RelayPlan& plan, void* scratch, cudaStre
   if (error != cudaSuccess) return error;
   const size_t rows = static_cast<size_t>(c.geometry.rows.count), chunks = static_cast<size_t>(plan.chunks);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + rows * chunks};
-  const Order order{static_cast<unsigned>(rows), static_cast<unsigned>(chunks), static_cast<unsigned>(plan.lag),
-                    plan.turns_back};
+  const Order order{static_cast<unsigned>(rows), static_cast<unsigned>(chunks), 1,
+                    static_cast<unsigned>(plan.lag) * static_cast<unsigned>(chunks + 1), plan.turns_back};
   function<<<static_cast<unsigned>(2 * rows * (chunks + 1)), kRelayThreads, 0, stream>>>(c, board, order);
   return cudaGetLastError();
 }

@@ -1,0 +1,53 @@
+// What the blocks of a relay do: some sum a chunk of a row, some add the chunks' sums, and behind them others divide
+// the chunks. Where rows lie side by side, a row is a tile of them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace l1norm::cuda {
+
+// Written by blocks for blocks behind them.
+struct Board {
+  double2* parts;   // a row and chunk, and a column of it where rows have such
+  double2* totals;  // a row, likewise
+};
+
+// How a launch orders its blocks.
+struct Order {
+  unsigned rows, chunks;
+  unsigned adders;  // of a row's chunks
+  unsigned ahead;   // blocks that sum and add before the first one that divides: a row's at the least
+  bool turns_back;  // rows are divided from their ends: those are in the cache
+
+  __host__ __device__ __forceinline__ unsigned slots() const { return chunks + adders; }
+};
+
+enum class Job { kSum, kTotal, kDivide, kNone };
+
+struct Task {
+  Job job;
+  unsigned row;
+  unsigned chunk;  // or the adder's number
+};
+
+// Blocks wait for blocks of lower numbers only, which the device starts first: CUB's scans rest on that as well.
+// Summing starts ahead; then blocks take turns, so that reads from memory, reads from the cache and writes
+// mix.
+__device__ __forceinline__ Task task_of(unsigned block, const Order& o) {
+  const unsigned slots = o.slots(), ahead = o.ahead, turns = o.rows * slots - ahead;
+  bool divides = false;
+  unsigned at = block;  // slot by slot, row by row
+  if (block >= ahead + 2 * turns) {
+    divides = true;
+    at = block - ahead - turns;
+  } else if (block >= ahead) {
+    divides = (block - ahead) % 2 != 0;
+    at = (block - ahead) / 2 + (divides ? 0 : ahead);
+  }
+  const unsigned row = at / slots, slot = at - row * slots;
+  if (slot >= o.chunks) return {divides ? Job::kNone : Job::kTotal, row, slot - o.chunks};
+  if (!divides) return {Job::kSum, row, slot};
+  return {Job::kDivide, row, o.turns_back ? o.chunks - 1 - slot : slot};
+}
+
+}  // namespace l1norm::cuda
