@@ -61,16 +61,16 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["held"] = g.unit_stride();
   d["dense"] = g.dense();
   const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned), pack);
-  d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along);
+  d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.fold);
   return d;
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
                     int64_t l2_bytes, int max_cluster, bool backward,
-                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool>& lattice) {
+                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, int>& lattice) {
   using namespace l1norm::cuda;
-  const auto& [units, steps, inner, columns, elements, along] = lattice;
+  const auto& [units, steps, inner, columns, elements, along, fold] = lattice;
   const Plan p = make_plan(
       {rows,
        length,
@@ -79,7 +79,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
        dense,
        aligned,
        backward,
-       {units, steps, inner, columns, elements, along, l1norm::element_size(static_cast<l1norm::DType>(dtype))}},
+       {units, steps, inner, columns, elements, along, l1norm::element_size(static_cast<l1norm::DType>(dtype)), fold}},
       {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor, l2_bytes,
        max_cluster},
       wanted_kernel);
@@ -120,6 +120,20 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["shared"] = p.strided.shared;
       d["threads"] = p.strided.warps * 32 * strided_tiles_a_block(p.strided);
       d["blocks"] = strided_grid(units, p.strided);
+      break;
+    case Kernel::kStridedRelay:
+      d["lanes"] = p.strided_relay.lanes;
+      d["across"] = p.strided_relay.across;
+      d["width"] = p.strided_relay.width;
+      d["warps"] = p.strided_relay.warps;
+      d["parts"] = p.strided_relay.parts;
+      d["adders"] = p.strided_relay.adders;
+      d["tiles"] = p.strided_relay.tiles;
+      d["ahead"] = p.strided_relay.ahead;
+      d["turns_back"] = p.strided_relay.turns_back;
+      d["scratch_bytes"] = p.strided_relay.scratch_bytes;
+      d["threads"] = p.strided_relay.warps * p.strided_relay.across * 32;
+      d["blocks"] = 2 * p.strided_relay.tiles * p.strided_relay.slots();
       break;
     case Kernel::kTwoPass:
       d["threads"] = p.two_pass.threads;
@@ -192,15 +206,15 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
         pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
         pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-        pybind11::arg("backward") = false, pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false),
+        pybind11::arg("backward") = false, pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, 1),
         "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
         "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
         "input and output, and of its gradient in backward, start at the same elements; lattice: "
         "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
-        "steps lie closer together than units.");
+        "steps lie closer together than units, steps that are whole packs together where that is more than one.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
-        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay', 'strided' or 'two_pass' where it "
-        "can take them; '' lets the plan choose.");
+        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay', 'strided', "
+        "'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

@@ -23,6 +23,7 @@ _REASON = {
     "split": "rows in the registers and shared memory of blocks all over the device",
     "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
+    "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
     "two_pass": "a block a row, which it reads twice: a row that is cast, or that suits no other kernel",
     "cpu": "rows in vectors of the processor's instruction set, shared by PyTorch's threads",
     "meta": "a meta tensor has no data to compute with",
@@ -38,9 +39,9 @@ class Explanation:
     device: str
     rows: int
     length: int
-    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"relay"``, ``"strided"`` or ``"two_pass"`` on CUDA;
-    #: ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no
-    #: elements.
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"relay"``, ``"strided"``, ``"strided_relay"`` or
+    #: ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the device or dtype;
+    #: ``"none"`` where there are no elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]

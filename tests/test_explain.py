@@ -211,9 +211,9 @@ def test_the_plan_is_asked_for_what_is_there(dtype, h200):
     assert found == {"shape": (8, 100), "number": NUMBER[dtype], "held": True, "dense": True, "aligned": True}
     pack = 16 // dtype.itemsize
     if pack < 8:
-        assert lattice == (8, 100 // pack, 8, 1, 1, True)
+        assert lattice == (8, 100 // pack, 8, 1, 1, True, 1)
     else:  # not whole packs
-        assert lattice == (8, 100, 8, 1, pack, True)
+        assert lattice == (8, 100, 8, 1, pack, True, 1)
     assert _explain._NUMBER == NUMBER
 
 
@@ -234,11 +234,11 @@ def test_a_row_is_held_where_neighbours_are_neighbours_in_memory(h200):
 
 def test_a_lattice_is_of_packs_where_all_is_aligned(h200):
     x = place((64, 128), 0)
-    assert h200(x, 0)["lattice"] == (32, 64, 32, 4, 1, False)
-    assert h200(x[:, ::2], 1)["lattice"] == (64, 64, 64, 1, 4, True)
+    assert h200(x, 0)["lattice"] == (32, 64, 32, 4, 1, False, 1)
+    assert h200(x[:, ::2], 1)["lattice"] == (64, 64, 64, 1, 4, True, 1)
     for apart in (place((64, 128), 1), place((64, 128), 0, row=129)):
-        assert h200(apart, 0)["lattice"] == (128, 64, 128, 1, 4, False)
-        assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False)
+        assert h200(apart, 0)["lattice"] == (128, 64, 128, 1, 4, False, 1)
+        assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False, 1)
     assert h200(x, 0, dtype=torch.float64)["lattice"] is None
 
 
@@ -340,8 +340,8 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
     (event,) = events
     (kernel,) = [
         k
-        for k in ("tile", "warp", "resident", "split", "relay", "strided", "two_pass")
-        if f"{k}_kernel" in event["name"]
+        for k in ("tile", "warp", "resident", "split", "relay", "strided", "strided_relay", "two_pass")
+        if f"::{k}_kernel" in event["name"]
     ]
     return kernel, event["args"]["grid"][0], event["args"]["block"][0]
 
@@ -360,6 +360,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((300, 5000), 0, None, "strided"),
         ((70_000, 3), 0, None, None),
         ((4, 301, 77), 1, None, "strided"),
+        ((300_000, 50), 0, None, "strided_relay"),
         ((300, 5000), 1, torch.float16, "two_pass"),
     ],
 )
@@ -377,6 +378,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "split": lambda: (said.rows * numbers["blocks_a_row"], numbers["threads"]),
         "relay": lambda: (2 * said.rows * (numbers["chunks"] + 1), 512),
         "strided": lambda: (numbers["blocks"], numbers["threads"]),
+        "strided_relay": lambda: (numbers["blocks"], numbers["threads"]),
         "two_pass": lambda: (numbers["blocks"], numbers["threads"]),
     }[name]()
     assert (blocks, threads) == expected

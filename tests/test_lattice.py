@@ -12,8 +12,9 @@ def lattice(x, dims, out=None, pack=4, aligned=True):
     """Its kind, units, steps, units side by side, and whether steps lie closer together."""
     out = torch.empty(x.shape, device="meta") if out is None else out
     found = _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"]
-    units, steps, inner, columns, elements, along = found
+    units, steps, inner, columns, elements, along, fold = found
     assert columns in (1, pack)
+    assert fold == 1 or (elements == pack and fold * inner % pack == steps % fold == 0)
     assert elements in (1, pack)
     kind = COLUMNS if columns > 1 else ELEMENTS if elements > 1 else SEGMENTS
     return kind, units, steps, inner, along
@@ -66,3 +67,21 @@ def test_one_row_goes_along():
 @pytest.mark.parametrize("dims", [[0, 2, 4], [1, 3, 5]])
 def test_more_than_two_nested_loops_are_not_taken(dims):
     assert lattice(meta(3, 3, 3, 3, 3, 3), dims)[1:3] == (0, 0)
+
+
+def fold(x, dims, out=None, pack=4, aligned=True):
+    out = x if out is None else out
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"][-1]
+
+
+def test_steps_of_dense_elements_make_packs_together():
+    assert fold(meta(8, 100, 3), [1]) == 4
+    assert fold(meta(8, 100, 6), [1]) == 2
+    assert fold(meta(8, 100, 6), [1], pack=8) == 4
+    assert fold(meta(100, 3), [0]) == 4
+    assert fold(meta(100, 32), [0], aligned=False) == 1
+    assert fold(meta(8, 102, 3), [1]) == 1  # not whole packs of steps
+    assert fold(meta(8, 100, 33), [1]) == 1  # more than a warp reads at a time
+    assert fold(meta(8, 100, 4)[..., :3], [1]) == 1
+    assert fold(meta(8, 100, 3), [1], out=meta(8, 3, 100).transpose(1, 2)) == 1
+    assert fold(meta(8, 100), [1]) == fold(meta(8, 100, 4), [1]) == 1

@@ -16,9 +16,9 @@ KINDS = {
 }
 
 
-def plan_lattice(name, kind, units, steps, inner, dtype, backward=False) -> dict:
+def plan_lattice(name, kind, units, steps, inner, dtype, backward=False, fold=1) -> dict:
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-    lattice = (units, steps, inner, columns, elements, along)
+    lattice = (units, steps, inner, columns, elements, along, fold)
     return _C.plan(
         units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
     )
@@ -42,7 +42,11 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     plan = plan_lattice(name, kind, units, steps, inner, dtype, backward)
                     case = (dtype, units, inner, steps, plan)
                     if plan["kernel"] == "two_pass":
-                        assert steps > most // 2 or units > 1 << 31, case
+                        assert units > 1 << 31, case
+                        continue
+                    if plan["kernel"] == "strided_relay":
+                        large = units * steps * unit_bytes >= GPUS[name]["l2_bytes"]
+                        assert steps > most // 2 or large or units > 1 << 31, case
                         continue
                     assert plan["kernel"] == "strided"
                     lanes, width, warps, packs, cluster = (
@@ -82,9 +86,73 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                         assert bytes_of_sums <= 48 << 10, case
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", GPUS)
-def test_a_cast_or_long_column_is_read_twice(name, asking):
-    for kernel in ("", "strided"):
+def test_columns_in_chunks_can_be_launched_and_leave_nothing_out(name, kind, backward, asking):
+    for kernel in ("", "strided_relay"):
+        asking(kernel)
+        for dtype in DTYPES:
+            size = dtype.itemsize
+            columns, elements, _ = KINDS[kind](16 // size)
+            step = size if elements > 1 else 16
+            packs = (2 if backward else 4) if elements == 8 else 8 if backward else 16
+            for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
+                for inner in (1, 3, 4, 12, 17, 600):
+                    for steps in (1, 4, 64, 1000, 30_000, 1 << 20, 1 << 24, (1 << 30) - 1, 1 << 30):
+                        plan = plan_lattice(name, kind, units, steps, inner, dtype, backward)
+                        case = (dtype, units, inner, steps, plan)
+                        if plan["kernel"] != "strided_relay":
+                            assert steps == 1 << 30 or units * steps >= 1 << 40 or (kernel == "" or steps <= 64), case
+                            continue
+                        check_relay(plan, units, steps, columns, elements, packs, step)
+
+
+def check_relay(plan, units, steps, columns, elements, packs, step) -> None:
+    lanes, across, width, warps, parts, tiles, adders = (
+        plan[k] for k in ("lanes", "across", "width", "warps", "parts", "tiles", "adders")
+    )
+    case = (units, steps, plan)
+    assert lanes in (1, 2, 4, 8, 16, 32), case
+    assert across in (1, 2, 4, 8), case
+    assert warps in (1, 2, 4, 8, 16), case
+    assert lanes * columns <= 32, case
+    assert 1 < warps * across <= 16, case
+    assert 1 <= width <= lanes * across, case
+    assert plan["threads"] == warps * across * 32
+    assert tiles * width >= units, case
+    assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs * elements, case
+    side = lanes * across * columns
+    assert side % adders == 0, case
+    assert side // adders <= plan["threads"], case
+    slots = parts + adders
+    assert slots <= plan["ahead"] <= tiles * slots, case
+    assert plan["blocks"] == 2 * tiles * slots < 1 << 31
+    assert plan["scratch_bytes"] == tiles * (parts + 1) * side * 16, case
+    assert plan["scratch_bytes"] <= max(units * steps * step // 16, 1 << 20), case
+    # Sums of warps; results, of which 32 columns more are divided; a thread's sum.
+    assert side * (16 * warps + 120) + 32 * 120 <= 48 << 10, case
+    assert plan["threads"] * 16 <= 48 << 10
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_narrow_dense_columns_go_in_packs(name, asking):
+    for kernel in ("", "strided_relay"):
+        asking(kernel)
+        for dtype in DTYPES:
+            pack = 16 // dtype.itemsize
+            plan = plan_lattice(name, "elements", 8 * 3, 1 << 20, 3, dtype, fold=pack)
+            assert plan["kernel"] == "strided_relay"
+            assert (plan["lanes"], plan["width"]) == (4, 3)
+            if pack > 2:  # doubles go one by one
+                assert plan["parts"] == ceil_div((1 << 20) // pack, 8 * 16 * plan["warps"])
+            assert plan["threads"] >= 4 * pack
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_cast_is_read_twice(name, asking):
+    for kernel in ("", "strided", "strided_relay"):
         asking(kernel)
         assert make_plan(name, 1000, 100, held=False)["kernel"] == "two_pass"
-        assert plan_lattice(name, "columns", 1000, 1 << 20, 1000, torch.float32)["kernel"] == "two_pass"
+    asking("strided")
+    assert plan_lattice(name, "columns", 1000, 1 << 20, 1000, torch.float32)["kernel"] == "two_pass"

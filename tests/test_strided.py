@@ -1,4 +1,4 @@
-"""The strided kernel on every layout that it takes, forward and backward, held to the CPU's bits."""
+"""The strided kernels on every layout that they take, forward and backward, held to the CPU's bits."""
 
 from collections.abc import Iterator
 
@@ -53,7 +53,7 @@ def test_forward(shape, dims, dtype, cuda):
         expected, divisor = l1norm.l1_norm(x, dims, return_denominator=True)
         there = on(cuda, x)
         assert there.stride() == x.stride()
-        for kernel in ("", "strided"):
+        for kernel in ("", "strided", "strided_relay"):
             _C.set_kernel(kernel)
             y, denominator = l1norm.l1_norm(there, dims, return_denominator=True)
             assert_same_bits(y, expected)
@@ -78,7 +78,7 @@ def test_backward(shape, dims, dtype, cuda):
         for g in (grads, grads.transpose(0, 1).contiguous().transpose(0, 1), grads[:1, :, :1].expand(shape)):
             expected = gradient(g, x, m, dims, grad_denominator=h)
             there = [on(cuda, t) for t in (g, x)]
-            for kernel in ("", "strided"):
+            for kernel in ("", "strided", "strided_relay"):
                 _C.set_kernel(kernel)
                 assert_same_bits(gradient(*there, m.to(cuda), dims, grad_denominator=h.to(cuda)), expected)
 
@@ -99,7 +99,8 @@ def test_rows_without_a_fast_path(shape, dtype, cuda):
     g = make_rows("randn", *shape, dtype=dtype, seed=1)
     for eps in (0.0, 0.5):
         expected, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
-        _C.set_kernel("strided")
-        assert_same_bits(l1norm.l1_norm(x.to(cuda), 1, eps=eps), expected)
-        expected = gradient(g, x, m, 1, eps=eps)
-        assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), 1, eps=eps), expected)
+        slopes = gradient(g, x, m, 1, eps=eps)
+        for kernel in ("strided", "strided_relay"):
+            _C.set_kernel(kernel)
+            assert_same_bits(l1norm.l1_norm(x.to(cuda), 1, eps=eps), expected)
+            assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), 1, eps=eps), slopes)

@@ -6,7 +6,7 @@
 namespace l1norm::cuda {
 
 // kPacks cells of one operand; kElements: a cell's elements are steps of their own.
-template <typename T, int kPacks, bool kElements>
+template <typename T, int kPacks, bool kElements, Access kAccess = Access::kOnce>
 struct Cells {
   static constexpr int kPack = kPackBytes / sizeof(T);
   using CellPack = Pack<T, kPack>;
@@ -19,7 +19,7 @@ struct Cells {
   __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps) {
     if constexpr (kElements) {
       visit<kOf, kPacks * kPack>(way, steps, start, [&](int i, const T* from, bool there) {
-        const T x = there ? *from : T{};
+        const T x = load_pack<kAccess>(from, there);
         if constexpr (CellPack::kPairs) {
           unsigned short bits;
           memcpy(&bits, &x, sizeof bits);
@@ -31,7 +31,7 @@ struct Cells {
       });
     } else {
       visit<kOf, kPacks>(way, steps, start, [&](int u, const T* from, bool there) {
-        held[u] = load_pack<Access::kOnce>(reinterpret_cast<const CellPack*>(from), there);
+        held[u] = load_pack<kAccess>(reinterpret_cast<const CellPack*>(from), there);
       });
     }
   }
@@ -43,7 +43,7 @@ struct Cells {
       });
     } else {
       visit<&Offsets::output, kPacks>(way, steps, start, [&](int u, T* to, bool there) {
-        if (there) *reinterpret_cast<CellPack*>(to) = held[u];
+        if (there) store_pack<kAccess>(reinterpret_cast<CellPack*>(to), held[u]);
       });
     }
   }
@@ -89,11 +89,11 @@ struct SharedCells {
 
 // A thread's cells, from their read to the write of their results. kShared: they are in shared memory, and in registers
 // a batch at a time.
-template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
+template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared, Access kAccess = Access::kOnce>
 struct HeldCells {
-  static_assert(!(kElements && kShared));
+  static_assert(!kShared || (!kElements && kAccess == Access::kOnce));
   static constexpr int kBatch = !kShared ? kPacks : kBackward || sizeof(T) == 8 ? 4 : 8;
-  using X = Cells<T, kBatch, kElements>;
+  using X = Cells<T, kBatch, kElements, kAccess>;
   using G = std::conditional_t<kBackward, X, Empty>;
   static constexpr int kPack = X::kPack;
   using Memory = Desk<T, kBackward>;
@@ -123,7 +123,7 @@ struct HeldCells {
   __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place,
                                           const Memory& desk) const {
     const int64_t denominator = place.offsets(c.geometry.rows).denominator;
-    double2* const parts = desk.parts + place.warp() * t.columns * t.lanes;
+    double2* const parts = desk.parts + place.step_warp * t.count();
     const int end = t.along ? 32 / t.lanes : 32;
     int bit = t.along ? 1 : t.lanes, column = 0;
     const auto scale = [&](int k) {
@@ -160,7 +160,7 @@ struct HeldCells {
 #pragma unroll 1
     for (; bit < end; bit *= 2) total = total + shuffled(total, bit);
     const int rank = t.along ? place.step_lane : place.thread % 32 / first;
-    if (rank == 0) parts[column * t.lanes + place.unit] = make_double2(total.hi, total.lo);
+    if (rank == 0) parts[column * t.side() + place.unit] = make_double2(total.hi, total.lo);
   }
 
   // place(): the thread's, worked out anew.
@@ -251,7 +251,7 @@ struct HeldCells {
       const Way way = place.way(t, steps, cluster.rank);
       return kShared ? Way(way, steps, skipped * way.step) : way;
     };
-    const auto column = [&](int k) { return !kElements && t.columns > 1 ? k * t.lanes + place.unit : place.unit; };
+    const auto column = [&](int k) { return !kElements && t.columns > 1 ? k * t.side() + place.unit : place.unit; };
     uint64_t unproven = 0;
 #pragma unroll
     for (int unit = 0; unit < X::kUnits; ++unit) {
@@ -303,10 +303,10 @@ struct HeldCells {
 template <typename T, bool kBackward, typename Done>
 __device__ __forceinline__ void add_up(const Tiling& t, const Place& place, const Desk<T, kBackward>& desk,
                                        const Cluster& cluster, const Done& done) {
-  const int columns = t.columns * t.lanes;
+  const int columns = t.count();
   // As many threads a column as share its parts evenly, neighbours in a warp.
   const int group = t.warps >= 16 ? 16 : t.warps >= 8 ? 8 : t.warps >= 4 ? 4 : t.warps >= 2 ? 2 : 1;
-  const int threads = t.warps * 32, lane = place.thread % 32;
+  const int threads = t.tile_threads(), lane = place.thread % 32;
   const double2* from = desk.parts;
   int sources = t.warps;
   sync_tile(t);

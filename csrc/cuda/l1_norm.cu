@@ -10,6 +10,7 @@
 #include "kernels/resident.h"
 #include "kernels/split.h"
 #include "kernels/strided.h"
+#include "kernels/strided_relay.h"
 #include "kernels/tile.h"
 #include "kernels/two_pass.h"
 #include "kernels/warp.h"
@@ -148,6 +149,10 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
     }
     case Kernel::kStrided:
       return strided<T>(c, plan.strided, stream);
+    case Kernel::kStridedRelay: {
+      const Scratch scratch(c.device, plan.strided_relay.scratch_bytes);
+      return strided_relay<T>(c, plan.strided_relay, scratch.data(), stream);
+    }
     case Kernel::kTwoPass:
       return two_pass<T>(c, plan.two_pass, stream);
   }
@@ -176,9 +181,8 @@ void run(const Call& c) {
   const bool cast = c.input_dtype != c.dtype, held = g.unit_stride() && !cast;
   // Which copies the geometry: for those that may need it.
   const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype)); };
-  const bool strided = !cast && (!held || wanted_kernel != nullptr);
-  const Shape shape{g.rows.count, g.row.count,    c.input_dtype,     held,
-                    g.dense(),    packs_align(c), c.grad != nullptr, strided ? lattice() : LatticeShape{}};
+  Shape shape{g.rows.count, g.row.count, c.input_dtype, held, g.dense(), packs_align(c), c.grad != nullptr};
+  if (!cast && (!held || wanted_kernel != nullptr)) shape.lattice = lattice();
   const Device& device = properties(c.device);
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {

@@ -12,11 +12,18 @@ struct Tiling {
   int64_t denominator_step;
   int columns;  // of a unit
   int lanes;    // of a warp that lie side by side, a unit each; the others follow each other along the steps
-  int width;    // units of a tile, at most as many
-  int warps;    // of a block that share a tile, along the steps; 1: each has its own
+  int across;   // warps that lie side by side
+  int width;    // units of a tile, at most as many as lanes side by side
+  int warps;    // of a block that share a tile's units, along the steps; one warp alone: each has a tile of its own
   int part;     // steps of a block
   bool along;   // neighbouring lanes follow each other along the steps
   bool packed;  // a unit's denominators are neighbours at a pack's start
+
+  __host__ __device__ __forceinline__ int side() const { return lanes * across; }
+  // Columns of a tile, existing or not.
+  __host__ __device__ __forceinline__ int count() const { return columns * side(); }
+  __host__ __device__ __forceinline__ int tile_threads() const { return warps * across * 32; }
+  __host__ __device__ __forceinline__ bool tile_a_warp() const { return warps * across == 1; }
 };
 
 // Where a thread stands, and how it goes on: by `step` steps from one cell, or element of one, to the next.
@@ -130,27 +137,31 @@ struct Place {
   int unit;            // of the tile's
   int64_t index;       // of that unit
   int step_lane;       // the lane's number along the steps
+  int step_warp;       // the warp's
   bool exists;         // the unit
 
-  // Of the block's thread; blocks have tiles of their own or share one with `parts` - 1 others.
-  __device__ __forceinline__ Place(const Tiling& t, const Walk& units, int thread_, int parts) {
+  // Of the block's thread; block: the number of the block's tile, or tiles.
+  __device__ __forceinline__ Place(const Tiling& t, const Walk& units, int thread_, unsigned block) {
     const int lane = thread_ % 32, step_lanes = 32 / t.lanes;
-    const unsigned block = blockIdx.x / static_cast<unsigned>(parts);
-    tile = t.warps == 1 ? thread_ / 32 : 0;
-    thread = t.warps == 1 ? lane : thread_;
-    first_unit = (t.warps == 1 ? static_cast<int64_t>(block) * (blockDim.x / 32) + tile : block) * t.width;
+    tile = t.tile_a_warp() ? thread_ / 32 : 0;
+    thread = t.tile_a_warp() ? lane : thread_;
+    first_unit = (t.tile_a_warp() ? static_cast<int64_t>(block) * (blockDim.x / 32) + tile : block) * t.width;
     unit = t.along ? lane / step_lanes : lane % t.lanes;
     step_lane = t.along ? lane % step_lanes : lane / t.lanes;
+    step_warp = thread / 32;
+    if (t.across > 1) {
+      unit += step_warp % t.across * t.lanes;
+      step_warp /= t.across;
+    }
     index = first_unit + unit;
     exists = unit < t.width && index < units.count;
   }
 
-  __device__ __forceinline__ int warp() const { return thread / 32; }
   __device__ __forceinline__ Offsets offsets(const Walk& units) const { return offsets_of(units, exists ? index : 0); }
 
   __device__ __forceinline__ Way way(const Tiling& t, const Walk& steps, int part) const {
     const int step_lanes = 32 / t.lanes;
-    const int first = part * t.part + warp() * step_lanes + step_lane;
+    const int first = part * t.part + step_warp * step_lanes + step_lane;
     const int end = min((part + 1) * t.part, static_cast<int>(steps.count));
     return Way(steps, exists ? first : 0, exists ? end - first : 0, t.warps * step_lanes);
   }
@@ -176,7 +187,7 @@ struct Desk {
 
   __device__ __forceinline__ Desk(const Place& place, const Tiling& t, int cluster) {
     extern __shared__ uint4 memory[];
-    const int columns = t.columns * t.lanes;
+    const int columns = t.count();
     parts = reinterpret_cast<double2*>(reinterpret_cast<unsigned char*>(memory) + place.tile * bytes(columns, 1, 1));
     ranks = parts + t.warps * columns;
     results = reinterpret_cast<Result*>(ranks + (cluster > 1 ? cluster * columns : 0));
@@ -186,7 +197,7 @@ struct Desk {
 
 // For the threads that share a tile.
 __device__ __forceinline__ void sync_tile(const Tiling& t) {
-  if (t.warps == 1) {
+  if (t.tile_a_warp()) {
     __syncwarp();
   } else {
     __syncthreads();
@@ -197,7 +208,7 @@ struct Empty {};
 
 // The offset of a tile's column among denominators, or -1 where there is no such column.
 __device__ __forceinline__ int64_t denominator_of(const Tiling& t, const Walk& units, int64_t first_unit, int column) {
-  const int unit = column % t.lanes, k = column / t.lanes;
+  const int unit = column % t.side(), k = column / t.side();
   if (unit >= t.width || first_unit + unit >= units.count) return -1;
   return offsets_of(units, first_unit + unit).denominator + k * t.denominator_step;
 }

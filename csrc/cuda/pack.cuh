@@ -69,6 +69,17 @@ __device__ __forceinline__ P load_keeping(const P* p, bool there) {
     P pack;
     memcpy(&pack, &words, sizeof pack);
     return pack;
+  } else if constexpr (sizeof(P) == 4) {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    uint32_t word = 0;
+    asm volatile("{\n.reg .pred there;\nsetp.ne.u32 there, %3, 0;\n@there ld.global.L2::cache_hint.u32 %0, [%1], %2;\n}"
+                 : "+r"(word)
+                 : "l"(p), "l"(policy), "r"(static_cast<uint32_t>(there))
+                 : "memory");
+    P element;
+    memcpy(&element, &word, sizeof element);
+    return element;
   }
 #endif
   return there ? *p : P{};

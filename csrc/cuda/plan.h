@@ -9,6 +9,7 @@
 #include "../dtype.h"
 #include "device.h"
 #include "plan_strided.h"
+#include "plan_strided_relay.h"
 
 namespace l1norm::cuda {
 
@@ -17,11 +18,12 @@ constexpr int kWarpKernelThreads = 128;
 constexpr int kTileKernelThreads = 128;
 constexpr int kMostTileBytes = 32 << 10;
 
-enum class Kernel { kTile, kWarp, kResident, kSplit, kRelay, kStrided, kTwoPass };
-constexpr int kKernels = 7;
+enum class Kernel { kTile, kWarp, kResident, kSplit, kRelay, kStrided, kStridedRelay, kTwoPass };
+constexpr int kKernels = 8;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile", "warp", "resident", "split", "relay", "strided", "two_pass"};
+  constexpr const char* kNames[kKernels] = {"tile",  "warp",    "resident",      "split",
+                                            "relay", "strided", "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -74,6 +76,7 @@ struct Plan {
   SplitPlan split{};
   RelayPlan relay{};
   StridedPlan strided{};
+  StridedRelayPlan strided_relay{};
   TwoPassPlan two_pass{};
 };
 
@@ -372,6 +375,7 @@ inline bool is_lonely(const Shape& shape, const Device& device, const ResidentPl
 inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wanted = nullptr) {
   Plan plan;
   const auto open = [&](Kernel kernel) { return wanted == nullptr || *wanted == kernel; };
+  const bool across = wanted != nullptr || !shape.held;
   const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_small(shape, device));
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
@@ -386,9 +390,13 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kSplit;
   } else if (open(Kernel::kRelay) && plan_relay(shape, device, plan.relay)) {
     plan.kernel = Kernel::kRelay;
-  } else if (open(Kernel::kStrided) && (wanted != nullptr || !shape.held) &&
-             plan_strided(shape.lattice, shape.backward, device, plan.strided)) {
+  } else if (const bool relay = open(Kernel::kStridedRelay) && across &&
+                                plan_strided_relay(shape.lattice, shape.backward, device, plan.strided_relay);
+             open(Kernel::kStrided) && across && plan_strided(shape.lattice, shape.backward, device, plan.strided) &&
+             !(relay && is_better_relayed(shape.lattice, shape.backward, device, plan.strided))) {
     plan.kernel = Kernel::kStrided;
+  } else if (relay) {
+    plan.kernel = Kernel::kStridedRelay;
   } else {
     plan.kernel = Kernel::kTwoPass;
     plan.two_pass = plan_two_pass(shape, device);

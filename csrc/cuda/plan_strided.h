@@ -43,6 +43,7 @@ struct LatticeShape {
   int elements = 1;    // of a cell that are steps of their own
   bool along = false;  // steps lie closer together than units
   int64_t element_size = 4;
+  int fold = 1;  // steps that are whole packs together, of `elements` elements
 
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
@@ -51,7 +52,8 @@ struct LatticeShape {
 inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
   if (!l.walkable) return {};
   const int elements = l.unit == Unit::kElement ? static_cast<int>(pack) : 1;
-  return {l.geometry.rows.count, l.geometry.row.count, l.inner, l.columns, elements, l.along, kPackBytes / pack};
+  return {
+      l.geometry.rows.count, l.geometry.row.count, l.inner, l.columns, elements, l.along, kPackBytes / pack, l.fold};
 }
 
 // The strided kernel: `lanes` lanes of a warp lie side by side over `width` units, the others and `warps` warps of

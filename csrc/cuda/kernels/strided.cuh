@@ -13,8 +13,8 @@ namespace strided_kernel {
 template <typename T, bool kBackward>
 __device__ __forceinline__ uint4* strided_places(const Tiling& t, int cluster) {
   extern __shared__ uint4 memory[];
-  const int tiles = t.warps == 1 ? static_cast<int>(blockDim.x) / 32 : 1;
-  return memory + tiles * Desk<T, kBackward>::bytes(t.columns * t.lanes, t.warps, cluster) / sizeof(uint4);
+  const int tiles = t.tile_a_warp() ? static_cast<int>(blockDim.x) / 32 : 1;
+  return memory + tiles * Desk<T, kBackward>::bytes(t.count(), t.warps, cluster) / sizeof(uint4);
 }
 
 template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
@@ -25,13 +25,15 @@ __global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlo
   const Cluster cluster;
   cluster.arrive();
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
-  const auto make_place = [&] { return Place(t, units, thread_anew(), cluster.size); };
+  const auto make_place = [&] {
+    return Place(t, units, thread_anew(), blockIdx.x / static_cast<unsigned>(cluster.size));
+  };
   Held held(strided_places<T, kBackward>(t, cluster.size));
   // A thread a column, of which a tile has 32 at the most.
   RowDivisor<T> divisor{};
   {
     const Place place = make_place();
-    if (kBackward && place.thread < t.columns * t.lanes) {
+    if (kBackward && place.thread < t.count()) {
       const int64_t denominator = denominator_of(t, units, place.first_unit, place.thread);
       if (denominator >= 0) divisor = RowDivisor<T>(c, denominator);
     }
@@ -41,7 +43,7 @@ __global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlo
     const Place place = make_place();
     const Memory desk(place, t, cluster.size);
     const auto scale = [&] {
-      if (kBackward && place.thread < t.columns * t.lanes) desk.scales[place.thread] = divisor.scale(c);
+      if (kBackward && place.thread < t.count()) desk.scales[place.thread] = divisor.scale(c);
     };
     // While the elements are on their way, unless they leave no registers for it.
     if constexpr (kShared) scale();
@@ -90,7 +92,7 @@ cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan
   const auto function = kernel<T, kBackward, kPacks, kElements, kShared>;
   const int tiles_a_block = strided_tiles_a_block(plan), threads = plan.warps * tiles_a_block * 32;
   size_t shared_bytes =
-      static_cast<size_t>(tiles_a_block) * Desk<T, kBackward>::bytes(t.columns * t.lanes, plan.warps, plan.cluster);
+      static_cast<size_t>(tiles_a_block) * Desk<T, kBackward>::bytes(t.count(), plan.warps, plan.cluster);
   if constexpr (kShared) {
     shared_bytes += static_cast<size_t>(threads) * kPacks * kPackBytes * (kBackward ? 2 : 1);
     static Prepared prepared;
@@ -112,6 +114,7 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   const Tiling t{lattice.denominator_step,
                  lattice.columns,
                  plan.lanes,
+                 1,
                  plan.width,
                  plan.warps,
                  static_cast<int>(ceil_div(steps, plan.cluster)),

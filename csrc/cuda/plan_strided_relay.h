@@ -1,0 +1,115 @@
+// The strided relay's launch. Pure and host-only, as the rest of the plan.
+#pragma once
+
+#include <algorithm>
+
+#include "../lattice.h"
+#include "device.h"
+#include "plan_strided.h"
+
+namespace l1norm::cuda {
+
+constexpr int kStridedRelayThreads = 512;
+// Of a tile, that one block adds up: more of its threads share a column's parts then.
+constexpr int kColumnsAnAdder = 8;
+// Cells a thread: packs, or as many elements one by one, of which halves take a register each.
+constexpr int strided_relay_packs(bool backward, int elements) {
+  return elements == 8 ? (backward ? 2 : 4) : backward ? 8 : 16;
+}
+template <bool kBackward, int kElements>
+constexpr int kStridedRelayPacks = strided_relay_packs(kBackward, kElements);
+
+// The strided relay: `lanes` lanes of `across` warps lie side by side over the `width` units of a tile. A tile's steps
+// are cut in `parts`; blocks of `warps` times as many warps sum a part each, `adders` blocks add those sums, and others
+// divide the parts behind them.
+struct StridedRelayPlan {
+  int lanes;
+  int across;
+  int width;
+  int warps;
+  int parts;
+  int adders;
+  int tiles;
+  int ahead;
+  bool turns_back;  // divides a tile from its end
+  bool folds;       // in packs of several steps
+  int64_t scratch_bytes;
+
+  int slots() const { return parts + adders; }
+};
+
+// The lattice in packs that are of several steps, where it has such.
+inline LatticeShape folded_shape(const LatticeShape& s) {
+  if (s.fold == 1 || s.element_size == 8) return s;
+  const int64_t packs = s.inner * s.fold / s.elements;
+  return {s.units / s.inner * packs, s.steps / s.fold, packs, s.elements, 1, false, s.element_size, s.fold};
+}
+
+// The rest of the plan. False where sums, which go through device memory, are more than it is for.
+inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
+  // One tile more where those that divide are shifted to whole sectors.
+  const int64_t units = s.elements > 1 && plan.lanes == 32 ? s.units + 31 : s.units;
+  const int64_t tiles = ceil_div(units, plan.width);
+  const int64_t a_block =
+      static_cast<int64_t>(plan.warps) * (32 / plan.lanes) * s.elements * strided_relay_packs(backward, s.elements);
+  const int64_t parts = ceil_div(s.steps, a_block), columns = plan.lanes * plan.across * s.columns;
+  plan.adders = plan.folds ? 1 : static_cast<int>(std::max<int64_t>(columns / kColumnsAnAdder, 1));
+  if (parts >= INT32_MAX / 4 || tiles > INT32_MAX / (2 * (parts + plan.adders))) return false;
+  plan.parts = static_cast<int>(parts);
+  plan.tiles = static_cast<int>(tiles);
+  plan.scratch_bytes = tiles * (parts + 1) * columns * 2 * static_cast<int64_t>(sizeof(double));
+  const int64_t a_step = plan.width * s.bytes() * (backward ? 2 : 1);
+  // What has been summed and waits to be divided: the cache has more room than that, but reads of two tiles miss where
+  // it takes more, and too little of it lets blocks wait for sums.
+  const int64_t running = device.multiprocessors * (kStridedRelayThreads / 32 / (plan.warps * plan.across));
+  const int64_t cached = s.elements > 1 ? 0 : device.l2_bytes * 2 / 7 / (a_step * std::min(a_block, s.steps));
+  plan.ahead = static_cast<int>(std::min(std::max(plan.slots() + running / 2, cached), tiles * plan.slots()));
+  plan.turns_back = s.steps * a_step > device.l2_bytes * 2 / 5;
+  return plan.scratch_bytes <= std::max<int64_t>(s.units * s.steps * s.bytes() / 16, 1 << 20);
+}
+
+// `side` units side by side, a power of two, and up to so many warps along the steps.
+inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int most_warps, const Device& device,
+                             StridedRelayPlan& plan) {
+  plan.lanes = std::min(side, 32 / s.columns);
+  plan.across = side / plan.lanes;
+  plan.width = static_cast<int>(std::min<int64_t>({s.inner, s.units, side}));
+  const int64_t cells = ceil_div(s.steps, s.elements);
+  const int64_t warps =
+      ceil_div(cells, static_cast<int64_t>(32 / plan.lanes) * strided_relay_packs(backward, s.elements));
+  const int least = plan.across == 1 ? 2 : 1;  // warps of one would have tiles of their own
+  plan.warps = std::clamp(power_of_two_from(std::min<int64_t>(warps, most_warps)), least, std::max(most_warps, least));
+  return strided_relay_launch(s, backward, device, plan);
+}
+
+inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const Device& device, StridedRelayPlan& plan) {
+  const LatticeShape s = folded_shape(shape);
+  if (s.units == 0 || s.steps == 0 || s.steps > INT32_MAX / 2) return false;
+  plan.folds = s.fold > 1 && s.elements == 1;
+  // 256 bytes side by side of a tile that the cache holds, else 512, which reads and writes of memory are faster with.
+  // Elements one by one take 128, as their results are shifted to whole sectors, eight warps at a time.
+  const bool fits = s.steps * 256 <= device.l2_bytes / 5;
+  const int most = s.along            ? 1
+                   : plan.folds       ? 32
+                   : s.elements > 1   ? (s.element_size == 2 ? 64 : 32)
+                   : fits || backward ? 16
+                                      : 32;
+  for (int side = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})); side > 0; side /= 2) {
+    const int across = std::max(side * s.columns / 32, 1);
+    const int64_t tile_bytes = s.steps * side * s.bytes() * (backward ? 2 : 1);
+    const int warps = s.elements > 1 ? 8 : std::max((tile_bytes <= device.l2_bytes / 24 ? 4 : 8) / across, 1);
+    for (int most_warps = warps; most_warps * across * 32 <= kStridedRelayThreads; most_warps *= 2) {
+      if (strided_relay_of(s, backward, side, most_warps, device, plan)) return true;
+    }
+  }
+  return false;
+}
+
+// Whether clusters lose more than what the relay does, of which a large tensor runs at about 0.6 of a copy's speed
+// whatever its columns' length: 16384 x 32768 float32 at 0.70, in clusters at 0.58.
+inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
+  if (plan.whole || s.units * s.steps * s.bytes() < device.l2_bytes) return false;
+  return strided_loss(s, backward, device, plan) > (backward && s.element_size == 2 ? 0.5 : 0.38);
+}
+
+}  // namespace l1norm::cuda
