@@ -156,3 +156,19 @@ def test_a_cast_is_read_twice(name, asking):
         assert make_plan(name, 1000, 100, held=False)["kernel"] == "two_pass"
     asking("strided")
     assert plan_lattice(name, "columns", 1000, 1 << 20, 1000, torch.float32)["kernel"] == "two_pass"
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gradient_elsewhere_in_packs_than_its_input_goes_element_by_element_if_it_is_long(name):
+    def kernel(length, dtype, aligned):
+        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, 1)
+        plan = _C.plan(
+            32_768, length, NUMBER[dtype], True, False, aligned, **GPUS[name], backward=True, lattice=lattice
+        )
+        return plan["kernel"]
+
+    for length in (4097, 65_535, 450_001):
+        assert kernel(length, torch.float32, aligned=False) in ("strided", "strided_relay")
+        assert kernel(length, torch.float32, aligned=True) in ("resident", "relay")
+    assert kernel(450_001, torch.bfloat16, aligned=False) in ("strided", "strided_relay")
+    assert kernel(65_535, torch.bfloat16, aligned=False) == kernel(333, torch.float32, aligned=False) == "two_pass"
