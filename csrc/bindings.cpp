@@ -47,7 +47,7 @@ pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int
 // What a call's tensors are to the plan: rows, length, held, dense, and the lattice of packs of `pack` elements.
 pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                      const std::vector<int64_t>& out_strides, const std::vector<int64_t>& dims, int64_t pack,
-                     bool aligned) {
+                     bool aligned, bool alike) {
   const int64_t rank = static_cast<int64_t>(sizes.size());
   const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
   l1norm::Geometry g;
@@ -60,29 +60,29 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["length"] = g.row.count;
   d["held"] = g.unit_stride();
   d["dense"] = g.dense();
-  const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned), pack);
-  d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.fold);
+  const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike), pack);
+  d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.fold, l.skewed);
   return d;
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
                     int64_t l2_bytes, int max_cluster, bool backward,
-                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, int>& lattice) {
+                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, int, bool>& lattice) {
   using namespace l1norm::cuda;
-  const auto& [units, steps, inner, columns, elements, along, fold] = lattice;
-  const Plan p = make_plan(
-      {rows,
-       length,
-       static_cast<l1norm::DType>(dtype),
-       held,
-       dense,
-       aligned,
-       backward,
-       {units, steps, inner, columns, elements, along, l1norm::element_size(static_cast<l1norm::DType>(dtype)), fold}},
-      {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor, l2_bytes,
-       max_cluster},
-      wanted_kernel);
+  const auto& [units, steps, inner, columns, elements, along, fold, skewed] = lattice;
+  const Plan p = make_plan({rows,
+                            length,
+                            static_cast<l1norm::DType>(dtype),
+                            held,
+                            dense,
+                            aligned,
+                            backward,
+                            {units, steps, inner, columns, elements, along,
+                             l1norm::element_size(static_cast<l1norm::DType>(dtype)), fold, skewed}},
+                           {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
+                            l2_bytes, max_cluster},
+                           wanted_kernel);
   pybind11::dict d;
   d["kernel"] = name(p.kernel);
   switch (p.kernel) {
@@ -128,12 +128,14 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["warps"] = p.strided_relay.warps;
       d["parts"] = p.strided_relay.parts;
       d["adders"] = p.strided_relay.adders;
+      d["skewed"] = p.strided_relay.skewed;
       d["tiles"] = p.strided_relay.tiles;
+      d["beside"] = p.strided_relay.beside;
       d["ahead"] = p.strided_relay.ahead;
       d["turns_back"] = p.strided_relay.turns_back;
       d["scratch_bytes"] = p.strided_relay.scratch_bytes;
       d["threads"] = p.strided_relay.warps * p.strided_relay.across * 32;
-      d["blocks"] = 2 * p.strided_relay.tiles * p.strided_relay.slots();
+      d["blocks"] = 2 * (p.strided_relay.tiles / p.strided_relay.beside) * p.strided_relay.slots();
       break;
     case Kernel::kTwoPass:
       d["threads"] = p.two_pass.threads;
@@ -199,19 +201,20 @@ PYBIND11_MODULE(_C, m) {
         "Where rows start, and where elements lie in their row, in input, grad, output and denominator.");
   m.def("shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
         pybind11::arg("dims"), pybind11::arg("pack") = 1, pybind11::arg("aligned") = false,
+        pybind11::arg("alike") = true,
         "Rows and their length of a reduction over dims (none: all), and how they lie in memory, as plan() takes them. "
-        "pack: elements of 16 "
-        "bytes; aligned: both tensors start at a multiple of that.");
+        "pack: elements of 16 bytes; aligned: both tensors start at a multiple of that; alike: as far from one.");
   m.def("plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"), pybind11::arg("held"),
         pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
         pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
         pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-        pybind11::arg("backward") = false, pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, 1),
+        pybind11::arg("backward") = false, pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, 1, false),
         "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
         "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
         "input and output, and of its gradient in backward, start at the same elements; lattice: "
         "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
-        "steps lie closer together than units, steps that are whole packs together where that is more than one.");
+        "steps lie closer together than units, steps that are whole packs together where that is more than one, "
+        "whether elements lie in packs alike everywhere.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay', 'strided', "
         "'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");

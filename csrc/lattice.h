@@ -22,6 +22,7 @@ struct Lattice {
   bool along;                // steps lie closer together than units
   bool walkable;             // two nested loops at the most lead along a row
   int fold;                  // steps that are whole packs together where units are elements without a gap, or 1
+  bool skewed;               // elements in packs that begin elsewhere from step to step, in all operands alike
 };
 
 namespace lattice {
@@ -81,11 +82,26 @@ inline int fold_of(const Lattice& l, int64_t pack) {
   return dense && fits ? static_cast<int>(fold) : 1;
 }
 
+// Whether elements side by side are neighbours, two packs or more, and lie in packs alike in all operands.
+inline bool is_skewed(const Lattice& l, int64_t pack) {
+  const Walk &units = l.geometry.rows, &steps = l.geometry.row;
+  const Offsets& unit = units.stride[units.dims - 1];
+  const auto alike = [&](const Walk& walk) {
+    for (int d = 0; d < walk.dims; ++d) {
+      const Offsets& s = walk.stride[d];
+      if ((s.input - s.output) % pack != 0 || (s.grad - s.output) % pack != 0) return false;
+    }
+    return true;
+  };
+  return l.unit == Unit::kElement && !l.along && l.inner >= 2 * pack && unit.input == 1 && unit.grad == 1 &&
+         unit.output == 1 && steps.dims == 1 && alike(units) && alike(steps);
+}
+
 }  // namespace lattice
 
-// aligned: input, grad and output start at multiples of a pack, which is `pack` elements.
-inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned) {
-  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, 1};
+// aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one.
+inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike) {
+  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, 1, false};
   Walk &units = l.geometry.rows, &steps = l.geometry.row;
   if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
     l.unit = Unit::kColumns;
@@ -103,6 +119,7 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned) {
             (l.unit == Unit::kElement && (units.count == 1 || lattice::distance(steps) < lattice::distance(units)));
   l.walkable = steps.dims <= 2;
   if (aligned && l.unit == Unit::kElement) l.fold = lattice::fold_of(l, pack);
+  l.skewed = alike && l.fold == 1 && lattice::is_skewed(l, pack);
   return l;
 }
 
@@ -128,7 +145,10 @@ inline Lattice folded(Lattice l, int64_t pack) {
 inline Lattice lattice_of(const Call& c, int64_t pack_bytes) {
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
   const uintptr_t bits = address(c.input) | address(c.grad) | address(c.output);
-  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), bits % static_cast<uintptr_t>(pack_bytes) == 0);
+  const uintptr_t apart =
+      (address(c.input) ^ address(c.output)) | (c.grad == nullptr ? 0 : address(c.grad) ^ address(c.output));
+  const auto whole = [&](uintptr_t bytes) { return bytes % static_cast<uintptr_t>(pack_bytes) == 0; };
+  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), whole(bits), whole(apart));
 }
 
 }  // namespace l1norm

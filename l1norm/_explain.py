@@ -125,7 +125,9 @@ def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | Non
     out_strides, out_address = (fresh, 0) if out is None else _where_written(out, input)
     try:
         aligned = (address | out_address) % _PACK_BYTES == 0
-        shape = _C.shape(list(input.shape), strides, out_strides, dims, _PACK_BYTES // result.itemsize, aligned)
+        alike = (address ^ out_address) % _PACK_BYTES == 0
+        pack = _PACK_BYTES // result.itemsize
+        shape = _C.shape(list(input.shape), strides, out_strides, dims, pack, aligned, alike)
     except RuntimeError:
         raise RuntimeError(
             "l1_norm(): input and out have more dimensions that cannot be merged than kernels walk"

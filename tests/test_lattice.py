@@ -12,7 +12,7 @@ def lattice(x, dims, out=None, pack=4, aligned=True):
     """Its kind, units, steps, units side by side, and whether steps lie closer together."""
     out = torch.empty(x.shape, device="meta") if out is None else out
     found = _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"]
-    units, steps, inner, columns, elements, along, fold = found
+    units, steps, inner, columns, elements, along, fold, _ = found
     assert columns in (1, pack)
     assert fold == 1 or (elements == pack and fold * inner % pack == steps % fold == 0)
     assert elements in (1, pack)
@@ -71,7 +71,7 @@ def test_more_than_two_nested_loops_are_not_taken(dims):
 
 def fold(x, dims, out=None, pack=4, aligned=True):
     out = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"][-1]
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"][-2]
 
 
 def test_steps_of_dense_elements_make_packs_together():
@@ -85,3 +85,21 @@ def test_steps_of_dense_elements_make_packs_together():
     assert fold(meta(8, 100, 4)[..., :3], [1]) == 1
     assert fold(meta(8, 100, 3), [1], out=meta(8, 3, 100).transpose(1, 2)) == 1
     assert fold(meta(8, 100), [1]) == fold(meta(8, 100, 4), [1]) == 1
+
+
+def skewed(x, dims, out=None, pack=4, alike=True):
+    out = x if out is None else out
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, alike, alike)["lattice"][-1]
+
+
+def test_neighbours_that_lie_in_packs_alike_are_skewed():
+    assert skewed(meta(100, 33), [0])
+    assert skewed(meta(8, 100, 33), [1])
+    assert skewed(meta(100, 33)[:, :30], [0])
+    assert skewed(meta(100, 33)[:, :30], [0], out=meta(100, 37)[:, :30])
+    assert not skewed(meta(100, 33)[:, :30], [0], out=meta(100, 30))
+    assert not skewed(meta(100, 33), [0], alike=False)
+    assert not skewed(meta(100, 33), [1])  # rows
+    assert not skewed(meta(100, 32), [0])  # packs
+    assert not skewed(meta(100, 7), [0])  # not two packs
+    assert not skewed(meta(8, 6, 100, 33), [0, 2])  # steps in two loops

@@ -16,9 +16,9 @@ KINDS = {
 }
 
 
-def plan_lattice(name, kind, units, steps, inner, dtype, backward=False, fold=1) -> dict:
+def plan_lattice(name, kind, units, steps, inner, dtype, backward=False, fold=1, skewed=False) -> dict:
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-    lattice = (units, steps, inner, columns, elements, along, fold)
+    lattice = (units, steps, inner, columns, elements, along, fold, skewed)
     return _C.plan(
         units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
     )
@@ -125,14 +125,36 @@ def check_relay(plan, units, steps, columns, elements, packs, step) -> None:
     side = lanes * across * columns
     assert side % adders == 0, case
     assert side // adders <= plan["threads"], case
-    slots = parts + adders
-    assert slots <= plan["ahead"] <= tiles * slots, case
-    assert plan["blocks"] == 2 * tiles * slots < 1 << 31
+    check_order(plan)
     assert plan["scratch_bytes"] == tiles * (parts + 1) * side * 16, case
     assert plan["scratch_bytes"] <= max(units * steps * step // 16, 1 << 20), case
     # Sums of warps; results, of which 32 columns more are divided; a thread's sum.
     assert side * (16 * warps + 120) + 32 * 120 <= 48 << 10, case
     assert plan["threads"] * 16 <= 48 << 10
+
+
+def check_order(plan) -> None:
+    slots, rest = plan["parts"] + plan["adders"], plan["tiles"] % plan["beside"]
+    assert rest == 0, plan
+    # Tiles beside each other are all summed before the first of them is divided.
+    assert slots * plan["beside"] <= plan["ahead"] <= plan["tiles"] * slots, plan
+    assert plan["blocks"] == 2 * plan["tiles"] * slots < 1 << 31
+    assert plan["beside"] == 1 or plan["turns_back"]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_columns_that_no_cache_holds_are_read_in_memorys_order(name):
+    for dtype in DTYPES:
+        size = dtype.itemsize
+        for kind in ("columns", "elements"):
+            columns = 16 // size if kind == "columns" else 1
+            inner = 1000 // columns if columns > 1 else 1001
+            plan = plan_lattice(name, kind, inner, 1_000_000, inner, dtype, skewed=kind == "elements")
+            assert plan["kernel"] == "strided_relay"
+            assert plan["turns_back"]
+            assert plan["beside"] == plan["tiles"] > 1
+            several = plan_lattice(name, kind, 16 * inner, 1_000_000, inner, dtype, skewed=kind == "elements")
+            assert several["beside"] in (1, plan["tiles"])
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -145,8 +167,49 @@ def test_narrow_dense_columns_go_in_packs(name, asking):
             assert plan["kernel"] == "strided_relay"
             assert (plan["lanes"], plan["width"]) == (4, 3)
             if pack > 2:  # doubles go one by one
+                odd = plan_lattice(name, "elements", 17, 1 << 22, 17, dtype, backward=True, fold=pack)
+                assert odd["kernel"] == "strided_relay"
+                assert odd["tiles"] == 1  # which has all columns of a row
                 assert plan["parts"] == ceil_div((1 << 20) // pack, 8 * 16 * plan["warps"])
             assert plan["threads"] >= 4 * pack
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", GPUS)
+def test_packs_that_begin_anywhere_hold_their_columns(name, backward, asking):
+    for kernel in ("", "strided_relay"):
+        asking(kernel)
+        for dtype in DTYPES:
+            pack = 16 // dtype.itemsize
+            for inner in (2 * pack, 33, 100, 1001, 65_535):
+                for outer in (1, 3, 1000):
+                    for steps in (1000, 30_000, 1 << 20):
+                        units = outer * inner
+                        if units * steps >= 1 << 40:
+                            continue
+                        plan = plan_lattice(name, "elements", units, steps, inner, dtype, backward, skewed=True)
+                        case = (dtype, inner, outer, steps, plan)
+                        if plan["kernel"] == "strided":
+                            continue
+                        assert plan["kernel"] == "strided_relay", case
+                        assert plan["skewed"], case
+                        lanes, width, warps, parts = (plan[k] for k in ("lanes", "width", "warps", "parts"))
+                        # Of packs that begin up to a sector before a column, a warp's steps all alike.
+                        assert width == lanes * pack - 2 * pack > 0, case
+                        assert plan["tiles"] == outer * ceil_div(inner + 2 * pack - 1, width), case
+                        assert warps % (2 * pack) == 0, case
+                        assert plan["threads"] == warps * 32 <= 512, case
+                        packs = 8 if backward else 16
+                        assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs, case
+                        assert width % plan["adders"] == 0, case
+                        # Threads that share a column's parts halve themselves until one is left.
+                        depth = plan["threads"] // (width // plan["adders"])
+                        assert depth & (depth - 1) == 0, case
+                        check_order(plan)
+                        assert plan["scratch_bytes"] == plan["tiles"] * (parts + 1) * width * 16, case
+                        columns = width + 2 * pack
+                        assert columns * (16 + 120) <= 48 << 10, case
+                        assert max(warps * lanes * pack, warps * 32) * 16 <= 227 << 10, case
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -161,7 +224,7 @@ def test_a_cast_is_read_twice(name, asking):
 @pytest.mark.parametrize("name", GPUS)
 def test_a_gradient_elsewhere_in_packs_than_its_input_goes_element_by_element_if_it_is_long(name):
     def kernel(length, dtype, aligned):
-        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, 1)
+        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, 1, False)
         plan = _C.plan(
             32_768, length, NUMBER[dtype], True, False, aligned, **GPUS[name], backward=True, lattice=lattice
         )

@@ -43,7 +43,8 @@ struct LatticeShape {
   int elements = 1;    // of a cell that are steps of their own
   bool along = false;  // steps lie closer together than units
   int64_t element_size = 4;
-  int fold = 1;  // steps that are whole packs together, of `elements` elements
+  int fold = 1;         // steps that are whole packs together, of `elements` elements
+  bool skewed = false;  // elements in packs that begin elsewhere from step to step
 
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
@@ -52,8 +53,15 @@ struct LatticeShape {
 inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
   if (!l.walkable) return {};
   const int elements = l.unit == Unit::kElement ? static_cast<int>(pack) : 1;
-  return {
-      l.geometry.rows.count, l.geometry.row.count, l.inner, l.columns, elements, l.along, kPackBytes / pack, l.fold};
+  return {l.geometry.rows.count,
+          l.geometry.row.count,
+          l.inner,
+          l.columns,
+          elements,
+          l.along,
+          kPackBytes / pack,
+          l.fold,
+          l.skewed};
 }
 
 // The strided kernel: `lanes` lanes of a warp lie side by side over `width` units, the others and `warps` warps of

@@ -30,42 +30,54 @@ struct StridedRelayPlan {
   int parts;
   int adders;
   int tiles;
+  int beside;  // tiles that are summed and divided together, part by part
   int ahead;
   bool turns_back;  // divides a tile from its end
   bool folds;       // in packs of several steps
+  bool skewed;      // in packs that begin elsewhere from step to step; the width is in elements
   int64_t scratch_bytes;
 
-  int slots() const { return parts + adders; }
+  int slots() const { return (parts + adders) * beside; }
 };
 
 // The lattice in packs that are of several steps, where it has such.
 inline LatticeShape folded_shape(const LatticeShape& s) {
   if (s.fold == 1 || s.element_size == 8) return s;
   const int64_t packs = s.inner * s.fold / s.elements;
-  return {s.units / s.inner * packs, s.steps / s.fold, packs, s.elements, 1, false, s.element_size, s.fold};
+  return {s.units / s.inner * packs, s.steps / s.fold, packs, s.elements, 1, false, s.element_size, s.fold, false};
 }
 
 // The rest of the plan. False where sums, which go through device memory, are more than it is for.
 inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
-  // One tile more where those that divide are shifted to whole sectors.
-  const int64_t units = s.elements > 1 && plan.lanes == 32 ? s.units + 31 : s.units;
-  const int64_t tiles = ceil_div(units, plan.width);
+  const int pack = static_cast<int>(kPackBytes / s.element_size), elements = plan.skewed ? 1 : s.elements;
+  int64_t tiles = ceil_div(s.units, plan.width), columns = plan.lanes * plan.across * s.columns;
+  if (plan.skewed) {
+    // Packs that begin up to a sector earlier end up to a sector earlier.
+    tiles = s.units / s.inner * ceil_div(s.inner + 2 * pack - 1, plan.width);
+    columns = plan.width;
+  }
   const int64_t a_block =
-      static_cast<int64_t>(plan.warps) * (32 / plan.lanes) * s.elements * strided_relay_packs(backward, s.elements);
-  const int64_t parts = ceil_div(s.steps, a_block), columns = plan.lanes * plan.across * s.columns;
-  plan.adders = plan.folds ? 1 : static_cast<int>(std::max<int64_t>(columns / kColumnsAnAdder, 1));
+      static_cast<int64_t>(plan.warps) * (32 / plan.lanes) * elements * strided_relay_packs(backward, elements);
+  const int64_t parts = ceil_div(s.steps, a_block);
+  plan.adders =
+      plan.folds ? 1 : static_cast<int>(std::max<int64_t>(columns / (plan.skewed ? 2 * pack : kColumnsAnAdder), 1));
   if (parts >= INT32_MAX / 4 || tiles > INT32_MAX / (2 * (parts + plan.adders))) return false;
   plan.parts = static_cast<int>(parts);
   plan.tiles = static_cast<int>(tiles);
   plan.scratch_bytes = tiles * (parts + 1) * columns * 2 * static_cast<int64_t>(sizeof(double));
   const int64_t a_step = plan.width * s.bytes() * (backward ? 2 : 1);
+  plan.turns_back = s.steps * a_step > device.l2_bytes * 2 / 5;
+  // Tiles that the cache does not hold are read twice from memory, which is fastest in its order.
+  const int64_t in_a_row = plan.skewed ? tiles / (s.units / s.inner) : ceil_div(s.inner, plan.width);
+  plan.beside = plan.turns_back && tiles % in_a_row == 0 ? static_cast<int>(in_a_row) : 1;
   // What has been summed and waits to be divided: the cache has more room than that, but reads of two tiles miss where
   // it takes more, and too little of it lets blocks wait for sums.
   const int64_t running = device.multiprocessors * (kStridedRelayThreads / 32 / (plan.warps * plan.across));
-  const int64_t cached = s.elements > 1 ? 0 : device.l2_bytes * 2 / 7 / (a_step * std::min(a_block, s.steps));
-  plan.ahead = static_cast<int>(std::min(std::max(plan.slots() + running / 2, cached), tiles * plan.slots()));
-  plan.turns_back = s.steps * a_step > device.l2_bytes * 2 / 5;
-  return plan.scratch_bytes <= std::max<int64_t>(s.units * s.steps * s.bytes() / 16, 1 << 20);
+  const int64_t cached = elements > 1 ? 0 : device.l2_bytes * 2 / 7 / (a_step * std::min(a_block, s.steps));
+  const int64_t all = tiles / plan.beside * plan.slots();
+  plan.ahead = static_cast<int>(std::min(std::max(plan.slots() + running / 2, cached), all));
+  return plan.scratch_bytes <=
+         std::max<int64_t>(s.units * s.steps * s.bytes() / (plan.skewed || plan.folds ? 8 : 16), 1 << 20);
 }
 
 // `side` units side by side, a power of two, and up to so many warps along the steps.
@@ -73,7 +85,9 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
                              StridedRelayPlan& plan) {
   plan.lanes = std::min(side, 32 / s.columns);
   plan.across = side / plan.lanes;
-  plan.width = static_cast<int>(std::min<int64_t>({s.inner, s.units, side}));
+  // As many in every tile.
+  const int64_t together = std::min(s.inner, s.units);
+  plan.width = static_cast<int>(ceil_div(together, ceil_div(together, side)));
   const int64_t cells = ceil_div(s.steps, s.elements);
   const int64_t warps =
       ceil_div(cells, static_cast<int64_t>(32 / plan.lanes) * strided_relay_packs(backward, s.elements));
@@ -82,19 +96,45 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
   return strided_relay_launch(s, backward, device, plan);
 }
 
+// The same of so many packs side by side that begin elsewhere from step to step: sectors of them are whole where a
+// warp's steps begin alike, as every eighth of float32 do.
+inline bool skewed_relay_of(const LatticeShape& s, bool backward, int lanes, const Device& device,
+                            StridedRelayPlan& plan) {
+  const int pack = static_cast<int>(kPackBytes / s.element_size), sector = 2 * pack;
+  plan.lanes = lanes;
+  plan.across = 1;
+  plan.width = lanes * pack - sector;
+  plan.warps = std::max(sector, 8);
+  plan.skewed = true;
+  if (strided_relay_launch(s, backward, device, plan)) return true;
+  plan.skewed = false;
+  return false;
+}
+
 inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const Device& device, StridedRelayPlan& plan) {
   const LatticeShape s = folded_shape(shape);
   if (s.units == 0 || s.steps == 0 || s.steps > INT32_MAX / 2) return false;
   plan.folds = s.fold > 1 && s.elements == 1;
   // 256 bytes side by side of a tile that the cache holds, else 512, which reads and writes of memory are faster with.
-  // Elements one by one take 128, as their results are shifted to whole sectors, eight warps at a time.
+  // Elements one by one take 128.
   const bool fits = s.steps * 256 <= device.l2_bytes / 5;
+  if (s.skewed) {
+    const int64_t pack = kPackBytes / s.element_size, columns = s.inner + 2 * pack - 1;
+    const auto side = [&](int lanes) { return ceil_div(columns, (lanes - 2) * pack) * lanes; };
+    // Of the fewest lanes in all tiles.
+    int lanes = fits || backward ? 16 : 32;
+    for (int fewer = lanes / 2; fewer >= 8; fewer /= 2) lanes = side(fewer) < side(lanes) ? fewer : lanes;
+    if (skewed_relay_of(s, backward, lanes, device, plan)) return true;
+    if (lanes > 16 && skewed_relay_of(s, backward, 16, device, plan)) return true;
+  }
   const int most = s.along            ? 1
                    : plan.folds       ? 32
                    : s.elements > 1   ? (s.element_size == 2 ? 64 : 32)
                    : fits || backward ? 16
                                       : 32;
-  for (int side = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})); side > 0; side /= 2) {
+  // Those that fold have a row's sums in one tile.
+  const int widest = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})), least = plan.folds ? widest : 1;
+  for (int side = widest; side >= least; side /= 2) {
     const int across = std::max(side * s.columns / 32, 1);
     const int64_t tile_bytes = s.steps * side * s.bytes() * (backward ? 2 : 1);
     const int warps = s.elements > 1 ? 8 : std::max((tile_bytes <= device.l2_bytes / 24 ? 4 : 8) / across, 1);
@@ -106,10 +146,13 @@ inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const D
 }
 
 // Whether clusters lose more than what the relay does, of which a large tensor runs at about 0.6 of a copy's speed
-// whatever its columns' length: 16384 x 32768 float32 at 0.70, in clusters at 0.58.
+// whatever its columns' length: 16384 x 32768 float32 at 0.70, in clusters at 0.58; 3000 x 100003 at 0.57, where those
+// go element by element, at 0.49.
 inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
-  if (plan.whole || s.units * s.steps * s.bytes() < device.l2_bytes) return false;
-  return strided_loss(s, backward, device, plan) > (backward && s.element_size == 2 ? 0.5 : 0.38);
+  if (plan.whole || s.units * s.steps * s.bytes() < device.l2_bytes / (s.skewed ? 4 : 1)) return false;
+  const bool half = s.element_size == 2;
+  const double most = !s.skewed ? (half && backward ? 0.5 : 0.38) : !half ? 0.3 : backward ? 0.7 : 0.5;
+  return strided_loss(s, backward, device, plan) > most;
 }
 
 }  // namespace l1norm::cuda

@@ -4,6 +4,7 @@
 #include "../cells.cuh"
 #include "../jobs.cuh"
 #include "../launch.h"
+#include "../skewed.cuh"
 #include "strided_relay.h"
 
 namespace l1norm::cuda {
@@ -12,25 +13,25 @@ namespace strided_relay_kernel {
 // What tiles are besides their Tiling.
 struct Bands {
   int parts;   // of a tile
+  int beside;  // tiles whose parts follow each other part by part, as memory does: a row to the order of blocks
   int adders;  // blocks that add up a tile's parts, some columns each
   int period;  // rows that columns of a tile are in turn, or 0 where each is one of its own
-  int grain;   // elements at whose multiples in memory results begin: divided columns are shifted to those, or 1
 };
 
-// Elements of results that whole sectors and lines are of: those of a thread's steps all begin alike there.
-template <typename T>
-int grain_of(const Lattice& l, const StridedRelayPlan& plan) {
-  const Walk &units = l.geometry.rows, &steps = l.geometry.row;
-  if (l.unit != Unit::kElement || l.along || plan.lanes != 32 || plan.width != plan.lanes * plan.across ||
-      units.dims != 1 || steps.dims != 1 || units.stride[0].output != 1) {
-    return 1;
+// What a task is of those.
+struct BandTask {
+  Job job;
+  unsigned tile;
+  unsigned part;  // or the adder's number
+
+  __device__ __forceinline__ BandTask(const Task& task, const Bands& bands) : job(task.job) {
+    const unsigned beside = static_cast<unsigned>(bands.beside), adders = static_cast<unsigned>(bands.adders);
+    const bool adds = job == Job::kTotal;
+    const unsigned at = adds ? task.chunk / adders : task.chunk % beside;
+    part = adds ? task.chunk - at * adders : task.chunk / beside;
+    tile = task.row * beside + at;
   }
-  for (int bytes = kLineBytes; bytes >= 32; bytes /= 2) {
-    const int64_t grain = bytes / static_cast<int64_t>(sizeof(T));
-    if (grain <= 32 && plan.warps * steps.stride[0].output % grain == 0) return static_cast<int>(grain);
-  }
-  return 1;
-}
+};
 
 // The rows that columns of a tile are.
 struct Columns {
@@ -41,9 +42,6 @@ struct Columns {
   // Where a column's divisor is, or -1 where there is no such column.
   __device__ __forceinline__ int64_t denominator(unsigned tile, int column) const {
     const int64_t first_unit = static_cast<int64_t>(tile) * t.width;
-    if (column < 0) {
-      return tile == 0 || first_unit + column >= units.count ? -1 : offsets_of(units, first_unit + column).denominator;
-    }
     if (bands.period == 0) return denominator_of(t, units, first_unit, column);
     const int unit = column % t.side(), k = column / t.side();
     if (unit >= t.width || first_unit >= units.count) return -1;
@@ -67,20 +65,21 @@ struct Columns {
   }
 };
 
-// Adds up a tile's parts of the columns that are the adder's: as many threads a column as are left of the block's.
-template <typename T, bool kBackward>
-__device__ __forceinline__ void total(const Call& c, const Columns& columns, const double2* parts, double2* totals,
-                                      unsigned tile, int adder) {
-  extern __shared__ uint4 memory[];
-  double2* const mine = reinterpret_cast<double2*>(memory);
-  const int all = columns.t.count(), across = all / columns.bands.adders;
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x), depth = threads / across;
-  const int member = thread / across, at = adder * across + thread % across;
-  Sum sum = await_all(parts + at, static_cast<int64_t>(member) * all, static_cast<int64_t>(columns.bands.parts) * all,
-                      static_cast<int64_t>(depth) * all);
+// A tile's parts of the columns that are the adder's: as many threads a column as are left of the block's. The sum is
+// the first one's, who calls done(column, sum).
+template <typename Done>
+__device__ __forceinline__ void add_parts(const double2* parts, int count, int all, int adders, int adder,
+                                          double2* mine, const Done& done) {
+  const int across = all / adders, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const int depth = threads / across, member = thread / across, at = adder * across + thread % across;
+  Sum sum;
+  if (member < depth) {
+    sum = await_all(parts + at, static_cast<int64_t>(member) * all, static_cast<int64_t>(count) * all,
+                    static_cast<int64_t>(depth) * all);
+  }
 #pragma unroll 1
   for (int half = depth / 2; half > 0; half /= 2) {
-    if (member >= half) mine[thread] = make_double2(sum.hi, sum.lo);
+    if (member >= half && member < depth) mine[thread] = make_double2(sum.hi, sum.lo);
     __syncthreads();
     if (member < half) {
       const double2 other = mine[thread + half * across];
@@ -88,16 +87,7 @@ __device__ __forceinline__ void total(const Call& c, const Columns& columns, con
     }
     __syncthreads();
   }
-  if (columns.bands.period != 0) {
-    if (member == 0) mine[thread] = make_double2(sum.hi, sum.lo);
-    __syncthreads();
-    if (member == 0) sum = columns.row(at, mine);
-  }
-  if (member != 0) return;
-  publish(totals + at, sum);
-  if (kBackward || c.denominator == nullptr || !columns.is_first(at)) return;
-  const int64_t to = columns.denominator(tile, at);
-  if (to >= 0) write_denominator<T>(c, to, sum);
+  done(member == 0, at, sum);
 }
 
 template <typename T, bool kBackward, bool kElements>
@@ -108,26 +98,13 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
   constexpr int kPacks = kStridedRelayPacks<kBackward, kSteps>;
   using First = HeldCells<T, kBackward, kPacks, kElements, false, Access::kFirst>;
   using Last = HeldCells<T, kBackward, kPacks, kElements, false, Access::kLast>;
-  const Task task = task_of(blockIdx.x, order);
+  const BandTask task(task_of(blockIdx.x, order), bands);
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
   const Columns columns{t, bands, units};
-  const unsigned tile = task.row, part = task.chunk;
-  double2* const parts = board.parts + static_cast<size_t>(tile) * order.chunks * t.count();
+  const unsigned tile = task.tile, part = task.part;
+  double2* const parts = board.parts + static_cast<size_t>(tile) * bands.parts * t.count();
   double2* const totals = board.totals + static_cast<size_t>(tile) * t.count();
-  const bool shifts = kElements && task.job == Job::kDivide && bands.grain > 1;
-  const auto make_place = [&] {
-    Place place(t, units, thread_anew(), tile);
-    if (shifts) {
-      const int64_t step = static_cast<int64_t>(part) * t.part + place.step_warp;
-      const auto at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(c.output) / sizeof(T)) + place.first_unit +
-                      step * steps.stride[0].output;
-      const int shift = static_cast<int>(at & (bands.grain - 1));
-      place.index = place.first_unit + place.unit - shift;
-      place.unit += bands.grain - shift;
-      place.exists = place.index >= 0 && place.index < units.count;
-    }
-    return place;
-  };
+  const auto make_place = [&] { return Place(t, units, thread_anew(), tile); };
   // A block of its own, as which it has a part of the steps.
   Cluster alone(false);
   if (task.job == Job::kDivide) {
@@ -138,18 +115,14 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
     }
     const Place place = make_place();
     const Desk<T, kBackward> desk(place, t, 1);
-    // With those of the tile before that shifted columns are of.
-    const int before = shifts ? bands.grain : 0;
-    for (int k = place.thread; k < t.count() + before; k += t.tile_threads()) {
-      if (k < before && tile == 0) continue;
-      const double2* const from = totals + k - before;
+    for (int k = place.thread; k < t.count(); k += t.tile_threads()) {
       if constexpr (kBackward) {
-        const int64_t denominator = columns.denominator(tile, k - before);
+        const int64_t denominator = columns.denominator(tile, k);
         if (denominator < 0) continue;
         const GradientScale scale = RowDivisor<T>(c, denominator).scale(c);
-        desk.results[k] = Slope<T>(make_gradient<Wide<T>>(await(from), scale));
+        desk.results[k] = Slope<T>(make_gradient<Wide<T>>(await(totals + k), scale));
       } else {
-        const Sum sum = await(from);
+        const Sum sum = await(totals + k);
         desk.results[k] = Quotient<T>(sum, c.count, c.eps);
         desk.parts[k] = make_double2(sum.hi, sum.lo);
       }
@@ -169,8 +142,134 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
     double2* const mine = parts + static_cast<size_t>(part) * t.count();
     add_up<T, kBackward>(t, place, desk, alone, [&](int column, const Sum& sum) { publish(mine + column, sum); });
   } else if (task.job == Job::kTotal) {
-    total<T, kBackward>(c, columns, parts, totals, tile, static_cast<int>(part));
+    extern __shared__ uint4 memory[];
+    double2* const mine = reinterpret_cast<double2*>(memory);
+    add_parts(parts, bands.parts, t.count(), bands.adders, static_cast<int>(part), mine,
+              [&](bool first, int at, Sum sum) {
+                if (bands.period != 0) {
+                  if (first) mine[at] = make_double2(sum.hi, sum.lo);
+                  __syncthreads();
+                  if (first) sum = columns.row(at, mine);
+                }
+                if (!first) return;
+                publish(totals + at, sum);
+                if (kBackward || c.denominator == nullptr || !columns.is_first(at)) return;
+                const int64_t to = columns.denominator(tile, at);
+                if (to >= 0) write_denominator<T>(c, to, sum);
+              });
   }
+}
+
+template <typename T, bool kBackward>
+__global__ void __launch_bounds__(kStridedRelayThreads)
+    skewed_kernel(const __grid_constant__ Call c, const __grid_constant__ Skewing s,
+                  const __grid_constant__ Bands bands, const __grid_constant__ Board board,
+                  const __grid_constant__ Order order) {
+  constexpr int kPacks = kStridedRelayPacks<kBackward, 1>, kBefore = kSectorElements<T>;
+  constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
+  using First = Skewed<T, kBackward, kPacks, Access::kFirst>;
+  using Last = Skewed<T, kBackward, kPacks, Access::kLast>;
+  extern __shared__ uint4 memory[];
+  double2* const mine = reinterpret_cast<double2*>(memory);
+  const BandTask task(task_of(blockIdx.x, order), bands);
+  const SkewedTile<T> tile(c, s, task.tile, task.part);
+  double2* const parts = board.parts + static_cast<size_t>(task.tile) * bands.parts * s.width;
+  double2* const totals = board.totals + static_cast<size_t>(task.tile) * s.width;
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  if (task.job == Job::kDivide) {
+    Last held;
+    held.load(c, s, tile, SkewedPlace<T>(c, s, tile, true));
+    // Of this tile's columns, and of those at the end of the tile before, which are divided here in some steps.
+    auto* const results = reinterpret_cast<typename Last::Result*>(mine + s.width + kBefore);
+    for (int k = thread; k < s.width + kBefore; k += threads) {
+      const int64_t denominator = tile.denominator(c, s, k - kBefore);
+      if (denominator < 0) continue;
+      const Sum sum = await(totals + k - kBefore);
+      if constexpr (kBackward) {
+        results[k] = Slope<T>(make_gradient<Wide<T>>(sum, RowDivisor<T>(c, denominator).scale(c)));
+      } else {
+        results[k] = Quotient<T>(sum, c.count, c.eps);
+        mine[k] = make_double2(sum.hi, sum.lo);
+      }
+    }
+    __syncthreads();
+    held.finish(c, tile, SkewedPlace<T>(c, s, tile, true), results, mine);
+  } else if (task.job == Job::kSum) {
+    First held;
+    held.load(c, s, tile, SkewedPlace<T>(c, s, tile, false));
+    held.hand_in(c, s, tile, SkewedPlace<T>(c, s, tile, false), mine);
+    __syncthreads();
+    double2* const to = parts + static_cast<size_t>(task.part) * s.width;
+    for (int k = thread; k < s.width; k += threads) {
+      Sum sum;
+      for (int warp = 0; warp < s.warps; ++warp) {
+        const double2 part = mine[warp * s.lanes * kPack + k + tile.shift(c, warp)];
+        sum = sum + Sum{part.x, part.y};
+      }
+      publish(to + k, sum);
+    }
+  } else if (task.job == Job::kTotal) {
+    add_parts(parts, bands.parts, s.width, bands.adders, static_cast<int>(task.part), mine,
+              [&](bool first, int at, const Sum& sum) {
+                if (!first) return;
+                publish(totals + at, sum);
+                if (kBackward || c.denominator == nullptr) return;
+                const int64_t to = tile.denominator(c, s, at);
+                if (to >= 0) write_denominator<T>(c, to, sum);
+              });
+  }
+}
+
+inline Order order_of(const StridedRelayPlan& plan) {
+  const auto beside = static_cast<unsigned>(plan.beside);
+  return {static_cast<unsigned>(plan.tiles) / beside, static_cast<unsigned>(plan.parts) * beside,
+          static_cast<unsigned>(plan.adders) * beside, static_cast<unsigned>(plan.ahead), plan.turns_back};
+}
+
+// Elements from an operand's first one to past its last one.
+inline Offsets extent_of(const Geometry& g) {
+  Offsets extent{1, 1, 1, 1};
+  for (const Walk* walk : {&g.rows, &g.row}) {
+    for (int d = 0; d < walk->dims; ++d) {
+      extent.input += (walk->size[d] - 1) * walk->stride[d].input;
+      extent.grad += (walk->size[d] - 1) * walk->stride[d].grad;
+      extent.output += (walk->size[d] - 1) * walk->stride[d].output;
+    }
+  }
+  return extent;
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedRelayPlan& plan, void* scratch,
+                          cudaStream_t stream) {
+  const auto function = skewed_kernel<T, kBackward>;
+  const int threads = plan.warps * 32;
+  const size_t columns = static_cast<size_t>(plan.width) + kSectorElements<T>;
+  const size_t pack = kPackBytes / sizeof(T);
+  const size_t shared =
+      std::max({columns * (sizeof(double2) + sizeof(typename Skewed<T, kBackward, 1, Access::kLast>::Result)),
+                static_cast<size_t>(plan.warps * plan.lanes) * pack * sizeof(double2),
+                static_cast<size_t>(threads) * sizeof(double2)});
+  static Prepared prepared;
+  cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared));
+  if (error != cudaSuccess) return error;
+  error = cudaMemsetAsync(scratch, kUnset, static_cast<size_t>(plan.scratch_bytes), stream);
+  if (error != cudaSuccess) return error;
+  const int64_t outer = c.geometry.rows.count / lattice.inner;
+  const Skewing s{lattice.inner,
+                  static_cast<unsigned>(plan.tiles / outer),
+                  extent_of(c.geometry),
+                  plan.lanes,
+                  plan.warps,
+                  plan.width,
+                  static_cast<int>(ceil_div(c.geometry.row.count, plan.parts))};
+  const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts * plan.width);
+  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
+  const Order order = order_of(plan);
+  const Bands bands{plan.parts, plan.beside, plan.adders, 0};
+  function<<<2 * order.rows * order.slots(), static_cast<unsigned>(threads), shared, stream>>>(c, s, bands, board,
+                                                                                               order);
+  return cudaGetLastError();
 }
 
 template <typename T, bool kBackward, bool kElements>
@@ -178,10 +277,8 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedRelayP
                    cudaStream_t stream) {
   const auto function = kernel<T, kBackward, kElements>;
   const int threads = plan.warps * plan.across * 32, columns = lattice.columns * plan.lanes * plan.across;
-  const int grain = grain_of<T>(lattice, plan);
-  const size_t desk = Desk<T, kBackward>::bytes(columns, plan.warps, 1) +
-                      static_cast<size_t>(grain) * sizeof(typename Desk<T, kBackward>::Result);
-  const size_t shared = std::max(desk, static_cast<size_t>(threads) * sizeof(double2));
+  const size_t shared =
+      std::max(Desk<T, kBackward>::bytes(columns, plan.warps, 1), static_cast<size_t>(threads) * sizeof(double2));
   static Prepared prepared;
   cudaError_t error =
       prepared.for_launch(call.device, reinterpret_cast<const void*>(function), static_cast<int>(shared));
@@ -201,10 +298,9 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedRelayP
                  false};
   const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts * columns);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
-  const Bands bands{plan.parts, plan.adders,
-                    plan.folds ? static_cast<int>(lattice.inner * lattice.columns / lattice.fold) : 0, grain};
-  const Order order{static_cast<unsigned>(plan.tiles), static_cast<unsigned>(plan.parts),
-                    static_cast<unsigned>(plan.adders), static_cast<unsigned>(plan.ahead), plan.turns_back};
+  const Bands bands{plan.parts, plan.beside, plan.adders,
+                    plan.folds ? static_cast<int>(lattice.inner * lattice.columns / lattice.fold) : 0};
+  const Order order = order_of(plan);
   const unsigned blocks = 2 * order.rows * order.slots();
   function<<<blocks, static_cast<unsigned>(threads), shared, stream>>>(c, t, bands, board, order);
   return cudaGetLastError();
@@ -216,8 +312,15 @@ template <DType D>
 cudaError_t strided_relay(const Call& call, const StridedRelayPlan& plan, void* scratch, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
   using strided_relay_kernel::launch;
+  using strided_relay_kernel::launch_skewed;
   Lattice lattice = lattice_of(call, kPackBytes);
   if (plan.folds) lattice = folded(lattice, kPackBytes / element_size(call.dtype));
+  if (plan.skewed) {
+    Call c = call;
+    c.geometry = lattice.geometry;
+    return call.grad == nullptr ? launch_skewed<T, false>(c, lattice, plan, scratch, stream)
+                                : launch_skewed<T, true>(c, lattice, plan, scratch, stream);
+  }
   if (lattice.unit == Unit::kElement) {
     return call.grad == nullptr ? launch<T, false, true>(call, lattice, plan, scratch, stream)
                                 : launch<T, true, true>(call, lattice, plan, scratch, stream);
