@@ -96,7 +96,7 @@ def test_columns_in_chunks_can_be_launched_and_leave_nothing_out(name, kind, bac
             size = dtype.itemsize
             columns, elements, _ = KINDS[kind](16 // size)
             step = size if elements > 1 else 16
-            packs = (2 if backward else 4) if elements == 8 else 8 if backward else 16
+            packs = packs_of_a_relay(backward, elements, size)
             for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
                 for inner in (1, 3, 4, 12, 17, 600):
                     for steps in (1, 4, 64, 1000, 30_000, 1 << 20, 1 << 24, (1 << 30) - 1, 1 << 30):
@@ -106,6 +106,12 @@ def test_columns_in_chunks_can_be_launched_and_leave_nothing_out(name, kind, bac
                             assert steps == 1 << 30 or units * steps >= 1 << 40 or (kernel == "" or steps <= 64), case
                             continue
                         check_relay(plan, units, steps, columns, elements, packs, step)
+
+
+def packs_of_a_relay(backward, elements, size) -> int:
+    if elements == 8:
+        return 2 if backward else 4
+    return (8 if backward else 16) if size == 4 else 6 if backward else 12
 
 
 def check_relay(plan, units, steps, columns, elements, packs, step) -> None:
@@ -170,7 +176,9 @@ def test_narrow_dense_columns_go_in_packs(name, asking):
                 odd = plan_lattice(name, "elements", 17, 1 << 22, 17, dtype, backward=True, fold=pack)
                 assert odd["kernel"] == "strided_relay"
                 assert odd["tiles"] == 1  # which has all columns of a row
-                assert plan["parts"] == ceil_div((1 << 20) // pack, 8 * 16 * plan["warps"])
+                assert plan["parts"] == ceil_div(
+                    (1 << 20) // pack, 8 * packs_of_a_relay(False, 1, dtype.itemsize) * plan["warps"]
+                )
             assert plan["threads"] >= 4 * pack
 
 
@@ -199,7 +207,7 @@ def test_packs_that_begin_anywhere_hold_their_columns(name, backward, asking):
                         assert plan["tiles"] == outer * ceil_div(inner + 2 * pack - 1, width), case
                         assert warps % (2 * pack) == 0, case
                         assert plan["threads"] == warps * 32 <= 512, case
-                        packs = 8 if backward else 16
+                        packs = packs_of_a_relay(backward, 1, dtype.itemsize)
                         assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs, case
                         assert width % plan["adders"] == 0, case
                         # Threads that share a column's parts halve themselves until one is left.

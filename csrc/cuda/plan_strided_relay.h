@@ -13,11 +13,12 @@ constexpr int kStridedRelayThreads = 512;
 // Of a tile, that one block adds up: more of its threads share a column's parts then.
 constexpr int kColumnsAnAdder = 8;
 // Cells a thread: packs, or as many elements one by one, of which halves take a register each.
-constexpr int strided_relay_packs(bool backward, int elements) {
-  return elements == 8 ? (backward ? 2 : 4) : backward ? 8 : 16;
+constexpr int strided_relay_packs(bool backward, int elements, int64_t element_size) {
+  if (elements == 8) return backward ? 2 : 4;
+  return element_size == 4 ? (backward ? 8 : 16) : backward ? 6 : 12;
 }
-template <bool kBackward, int kElements>
-constexpr int kStridedRelayPacks = strided_relay_packs(kBackward, kElements);
+template <bool kBackward, int kElements, int kSize>
+constexpr int kStridedRelayPacks = strided_relay_packs(kBackward, kElements, kSize);
 
 // The strided relay: `lanes` lanes of `across` warps lie side by side over the `width` units of a tile. A tile's steps
 // are cut in `parts`; blocks of `warps` times as many warps sum a part each, `adders` blocks add those sums, and others
@@ -56,8 +57,8 @@ inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Dev
     tiles = s.units / s.inner * ceil_div(s.inner + 2 * pack - 1, plan.width);
     columns = plan.width;
   }
-  const int64_t a_block =
-      static_cast<int64_t>(plan.warps) * (32 / plan.lanes) * elements * strided_relay_packs(backward, elements);
+  const int64_t a_block = static_cast<int64_t>(plan.warps) * (32 / plan.lanes) * elements *
+                          strided_relay_packs(backward, elements, s.element_size);
   const int64_t parts = ceil_div(s.steps, a_block);
   plan.adders =
       plan.folds ? 1 : static_cast<int>(std::max<int64_t>(columns / (plan.skewed ? 2 * pack : kColumnsAnAdder), 1));
@@ -89,8 +90,8 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
   const int64_t together = std::min(s.inner, s.units);
   plan.width = static_cast<int>(ceil_div(together, ceil_div(together, side)));
   const int64_t cells = ceil_div(s.steps, s.elements);
-  const int64_t warps =
-      ceil_div(cells, static_cast<int64_t>(32 / plan.lanes) * strided_relay_packs(backward, s.elements));
+  const int64_t warps = ceil_div(
+      cells, static_cast<int64_t>(32 / plan.lanes) * strided_relay_packs(backward, s.elements, s.element_size));
   const int least = plan.across == 1 ? 2 : 1;  // warps of one would have tiles of their own
   plan.warps = std::clamp(power_of_two_from(std::min<int64_t>(warps, most_warps)), least, std::max(most_warps, least));
   return strided_relay_launch(s, backward, device, plan);
@@ -137,7 +138,9 @@ inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const D
   for (int side = widest; side >= least; side /= 2) {
     const int across = std::max(side * s.columns / 32, 1);
     const int64_t tile_bytes = s.steps * side * s.bytes() * (backward ? 2 : 1);
-    const int warps = s.elements > 1 ? 8 : std::max((tile_bytes <= device.l2_bytes / 24 ? 4 : 8) / across, 1);
+    // Those that fold have many columns for what a block reads: the fewest sums of them.
+    const int all = plan.folds && s.element_size == 2 ? 16 : tile_bytes <= device.l2_bytes / 24 ? 4 : 8;
+    const int warps = s.elements > 1 ? 8 : std::max(all / across, 1);
     for (int most_warps = warps; most_warps * across * 32 <= kStridedRelayThreads; most_warps *= 2) {
       if (strided_relay_of(s, backward, side, most_warps, device, plan)) return true;
     }

@@ -90,12 +90,13 @@ __device__ __forceinline__ void add_parts(const double2* parts, int count, int a
   done(member == 0, at, sum);
 }
 
+// One block a multiprocessor where halves go one by one: ptxas takes 64 registers by itself, and spills.
 template <typename T, bool kBackward, bool kElements>
-__global__ void __launch_bounds__(kStridedRelayThreads)
+__global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t, const __grid_constant__ Bands bands,
            const __grid_constant__ Board board, const __grid_constant__ Order order) {
   constexpr int kSteps = kElements ? kPackBytes / static_cast<int>(sizeof(T)) : 1;
-  constexpr int kPacks = kStridedRelayPacks<kBackward, kSteps>;
+  constexpr int kPacks = kStridedRelayPacks<kBackward, kSteps, sizeof(T)>;
   using First = HeldCells<T, kBackward, kPacks, kElements, false, Access::kFirst>;
   using Last = HeldCells<T, kBackward, kPacks, kElements, false, Access::kLast>;
   const BandTask task(task_of(blockIdx.x, order), bands);
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
     skewed_kernel(const __grid_constant__ Call c, const __grid_constant__ Skewing s,
                   const __grid_constant__ Bands bands, const __grid_constant__ Board board,
                   const __grid_constant__ Order order) {
-  constexpr int kPacks = kStridedRelayPacks<kBackward, 1>, kBefore = kSectorElements<T>;
+  constexpr int kPacks = kStridedRelayPacks<kBackward, 1, sizeof(T)>, kBefore = kSectorElements<T>;
   constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
   using First = Skewed<T, kBackward, kPacks, Access::kFirst>;
   using Last = Skewed<T, kBackward, kPacks, Access::kLast>;
