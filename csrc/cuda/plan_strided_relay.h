@@ -77,8 +77,11 @@ inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Dev
   const int64_t cached = elements > 1 ? 0 : device.l2_bytes * 2 / 7 / (a_step * std::min(a_block, s.steps));
   const int64_t all = tiles / plan.beside * plan.slots();
   plan.ahead = static_cast<int>(std::min(std::max(plan.slots() + running / 2, cached), all));
-  return plan.scratch_bytes <=
-         std::max<int64_t>(s.units * s.steps * s.bytes() / (plan.skewed || plan.folds ? 8 : 16), 1 << 20);
+  return plan.scratch_bytes <= std::max<int64_t>(s.units * s.steps * s.bytes() /
+                                                     (plan.folds    ? 4
+                                                      : plan.skewed ? 8
+                                                                    : 16),
+                                                 1 << 20);
 }
 
 // `side` units side by side, a power of two, and up to so many warps along the steps.
