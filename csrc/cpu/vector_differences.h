@@ -63,7 +63,8 @@ L1NORM_INLINE Floats by_pairs(Floats g, Floats x, Doubles inverse, Doubles throu
 template <typename Type, typename Gradient>
 struct Differences {
   using Element = typename Type::Element;
-  using Result = decltype(Type::round(Floats{}));
+  template <int vectors>
+  using Result = typename ResultOf<Element, kLanes>::type;
 
   Gradient gradient;
 
@@ -72,7 +73,7 @@ struct Differences {
   }
 
   template <int vectors>
-  L1NORM_INLINE bool block(int64_t i, const Element* gradients, const Element* x, Result* y) const {
+  L1NORM_INLINE bool block(int64_t i, const Element* gradients, const Element* x, Result<vectors>* y) const {
     Longs wrong = {};
     for (int k = 0; k < vectors; ++k) {
       const int64_t at = i + k * kLanes;

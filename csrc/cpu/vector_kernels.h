@@ -17,9 +17,10 @@ constexpr int kBlock = 8;  // vectors that a step of a loop handles
 
 template <int vectors, bool streaming, typename Operation, typename Element, typename... Inputs>
 L1NORM_INLINE void run_block(const Operation& operation, int64_t i, Element* y, const Inputs*... in) {
-  typename Operation::Result results[vectors];
+  constexpr int kWidth = sizeof(typename Operation::template Result<vectors>) / sizeof(Element);
+  typename Operation::template Result<vectors> results[vectors * kLanes / kWidth];
   if (!operation.template block<vectors>(i, in..., results)) return operation.each(i, in..., y, vectors * kLanes);
-  for (int k = 0; k < vectors; ++k) store<streaming>(y + k * kLanes, results[k]);
+  for (int k = 0; k < vectors * kLanes / kWidth; ++k) store<streaming>(y + k * kWidth, results[k]);
 }
 
 // The elements from i to n; y may be an input.

@@ -28,6 +28,8 @@ L1NORM_INLINE double inverse_of(const Divisor& m) {
 }
 
 struct RowDivisor {
+  static constexpr bool kUsable = true;  // block() divides by no other
+
   Divisor m;
   double reciprocal;
 
@@ -35,30 +37,60 @@ struct RowDivisor {
   L1NORM_INLINE Doubles hi(int64_t) const { return Doubles{} + m.hi; }
   L1NORM_INLINE Doubles lo(int64_t) const { return Doubles{} + m.lo; }
   L1NORM_INLINE Doubles inverse(int64_t) const { return Doubles{} + reciprocal; }
+  template <int lanes>
+  L1NORM_INLINE FloatsOf<lanes> inverse_floats(int64_t) const {
+    return FloatsOf<lanes>{} + static_cast<float>(reciprocal);
+  }
 };
 
 struct ColumnDivisors {
+  static constexpr bool kUsable = false;
+
   Divisors m;
 
   L1NORM_INLINE Divisor at(int64_t i) const { return {m.hi[i], m.lo[i], static_cast<int>(m.shift[i])}; }
   L1NORM_INLINE Doubles hi(int64_t i) const { return load<Doubles>(m.hi + i); }
   L1NORM_INLINE Doubles lo(int64_t i) const { return load<Doubles>(m.lo + i); }
   L1NORM_INLINE Doubles inverse(int64_t i) const { return load<Doubles>(m.inverse + i); }
+  template <int lanes>
+  L1NORM_INLINE FloatsOf<lanes> inverse_floats(int64_t i) const {
+    if constexpr (lanes == kLanes) {
+      return to_floats(inverse(i));
+    } else {
+      return joined(to_floats(inverse(i)), to_floats(inverse(i + kLanes)));
+    }
+  }
 };
 
 template <typename Type, typename Divisor>
 struct Quotients {
   using Element = typename Type::Element;
-  using Result = decltype(Type::round(Floats{}));
+  static constexpr bool kOfHalves = sizeof(Element) == 2;
+  // Of half types two vectors at a time make one.
+  template <int vectors>
+  static constexpr int kWidth = kOfHalves && vectors % 2 == 0 ? 2 * kLanes : kLanes;
+  template <int vectors>
+  using Result = typename ResultOf<Element, kWidth<vectors>>::type;
 
   Divisor divisor;
 
   void each(int64_t i, const Element* x, Element* y, int64_t n) const {
-    for (int64_t k = 0; k < n; ++k) y[k] = Type::divide(x[k], divisor.at(i + k));
+    int64_t k = 0;
+    if constexpr (kOfHalves) {
+      for (; k + kLanes <= n; k += kLanes) {
+        UShorts q;
+        if (half_vector(i + k, x + k, q)) {
+          store(y + k, q);
+        } else {
+          one_by_one(i + k, x + k, y + k, kLanes);
+        }
+      }
+    }
+    one_by_one(i + k, x + k, y + k, n - k);
   }
 
   template <int vectors>
-  L1NORM_INLINE bool block(int64_t i, const Element* x, Result* q) const {
+  L1NORM_INLINE bool block(int64_t i, const Element* x, Result<vectors>* q) const {
     if constexpr (sizeof(Element) == 8) {
       return block_of_doubles<vectors>(i, x, q);
     } else if constexpr (sizeof(Element) == 4) {
@@ -82,19 +114,36 @@ struct Quotients {
   }
 
   template <int vectors>
-  L1NORM_INLINE bool block_of_halves(int64_t i, const Element* x, UShorts* q) const {
-    Ints unproven = {};
-    for (int k = 0; k < vectors; ++k) {
-      const Floats inverse = to_floats(divisor.inverse(i + k * kLanes));  // within 2^-23 once multiplied
-      const Floats v = Type::load_floats(x + k * kLanes), high = v * (inverse * (1.0f + 0x1p-22f));
-      q[k] = Type::round(high);
-      unproven |= __builtin_convertvector(q[k] != Type::round(v * (inverse * (1.0f - 0x1p-22f))), Ints);
-      unproven |= inverse != inverse;
+  L1NORM_INLINE bool block_of_halves(int64_t i, const Element* x, Result<vectors>* q) const {
+    constexpr int kStep = kWidth<vectors>;
+    IntsOf<kStep> unproven = {};
+    UShortsOf<kStep> apart = {};
+    for (int k = 0; k < vectors * kLanes / kStep; ++k) {
+      const FloatsOf<kStep> inverse =
+          divisor.template inverse_floats<kStep>(i + k * kStep);  // within 2^-23 once multiplied
+      const FloatsOf<kStep> v = Type::template load_floats<kStep>(x + k * kStep);
+      const FloatsOf<kStep> high = v * (inverse * (1.0f + 0x1p-22f));
+      q[k] = Type::template round_bound<kStep>(high);
+      apart |= q[k] ^ Type::template round_bound<kStep>(v * (inverse * (1.0f - 0x1p-22f)));
+      if constexpr (!Divisor::kUsable) unproven |= inverse != inverse;
       if constexpr (Type::kSubnormalQuotients) {  // the products' own rounding must stay relative
-        unproven |= (as<Floats>(as<Ints>(high) & 0x7fffffff) < 0x1p-120f) & (v != 0.0f);
+        unproven |= (as<FloatsOf<kStep>>(as<IntsOf<kStep>>(high) & 0x7fffffff) < 0x1p-120f) & (v != 0.0f);
       }
     }
-    return !any(unproven);
+    return !any(apart) && !((Type::kSubnormalQuotients || !Divisor::kUsable) && any(unproven));
+  }
+
+  // A vector of halves whose bounds in double may round alike where those in float do not.
+  L1NORM_INLINE bool half_vector(int64_t i, const Element* x, UShorts& q) const {
+    const Doubles inverse = divisor.inverse(i);
+    const Doubles v = to_doubles(Type::load_floats(x));
+    q = Type::round(to_odd_floats(v * (inverse * (1.0 + 0x1p-50))));
+    const UShorts low = Type::round(to_odd_floats(v * (inverse * (1.0 - 0x1p-50))));
+    return !any(__builtin_convertvector(q ^ low, Ints) | __builtin_convertvector(inverse != inverse, Ints));
+  }
+
+  void one_by_one(int64_t i, const Element* x, Element* y, int64_t n) const {
+    for (int64_t k = 0; k < n; ++k) y[k] = Type::divide(x[k], divisor.at(i + k));
   }
 
   template <int vectors>

@@ -6,10 +6,18 @@ namespace {
 constexpr int kLanes = L1NORM_VECTOR_BYTES / 8;  // doubles in a vector
 constexpr int kGroup = 4;                        // vectors whose sum enters the accumulator as one term
 
-template <typename Element>
+template <typename Element, int lanes = kLanes>
 struct VectorOf {
-  typedef Element type __attribute__((vector_size(kLanes * sizeof(Element))));
+  typedef Element type __attribute__((vector_size(lanes * sizeof(Element))));
 };
+template <int lanes>
+using FloatsOf = typename VectorOf<float, lanes>::type;
+template <int lanes>
+using IntsOf = typename VectorOf<int32_t, lanes>::type;
+template <int lanes>
+using UIntsOf = typename VectorOf<uint32_t, lanes>::type;
+template <int lanes>
+using UShortsOf = typename VectorOf<uint16_t, lanes>::type;
 using Doubles = VectorOf<double>::type;
 using Longs = VectorOf<int64_t>::type;
 using Floats = VectorOf<float>::type;
@@ -63,13 +71,15 @@ L1NORM_INLINE bool any(Mask mask) {
   } else if constexpr (sizeof mask == 32) {
     const __m256i m = as<__m256i>(mask);
     return !_mm256_testz_si256(m, m);
+  } else if constexpr (sizeof mask == 8) {
+    return as<int64_t>(mask) != 0;
   } else {
     const __m128i m = as<__m128i>(mask);
     return !_mm_testz_si128(m, m);
   }
 #else
   int64_t some = 0;
-  for (int i = 0; i < kLanes; ++i) some |= mask[i];
+  for (size_t i = 0; i < sizeof mask / sizeof mask[0]; ++i) some |= mask[i];
   return some != 0;
 #endif
 }
@@ -116,6 +126,57 @@ L1NORM_INLINE Floats to_floats(Doubles d) {
 #endif
 }
 
+// GCC does these in halves or by permutations.
+template <int lanes>
+L1NORM_INLINE UIntsOf<lanes> widened(UShortsOf<lanes> v) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  if constexpr (lanes == 16) return as<UIntsOf<lanes>>(_mm512_maskz_cvtepu16_epi32(0xffff, as<__m256i>(v)));
+#endif
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
+  if constexpr (lanes == 8) return as<UIntsOf<lanes>>(_mm256_cvtepu16_epi32(as<__m128i>(v)));
+#endif
+  return __builtin_convertvector(v, UIntsOf<lanes>);
+}
+
+// Of numbers below 2^16.
+template <int lanes>
+L1NORM_INLINE UShortsOf<lanes> narrowed(UIntsOf<lanes> v) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  if constexpr (lanes == 16) return as<UShortsOf<lanes>>(_mm512_maskz_cvtepi32_epi16(0xffff, as<__m512i>(v)));
+  if constexpr (lanes == 8) return as<UShortsOf<lanes>>(_mm256_maskz_cvtepi32_epi16(0xff, as<__m256i>(v)));
+#endif
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  if constexpr (lanes == 8) {
+    const __m256i u = as<__m256i>(v);
+    return as<UShortsOf<lanes>>(_mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
+  }
+#endif
+  return __builtin_convertvector(v, UShortsOf<lanes>);
+}
+
+L1NORM_INLINE FloatsOf<2 * kLanes> joined(Floats a, Floats b) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  return as<FloatsOf<2 * kLanes>>(
+      _mm512_maskz_insertf32x8(0xffff, _mm512_castps256_ps512(as<__m256>(a)), as<__m256>(b), 1));
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  return as<FloatsOf<2 * kLanes>>(_mm256_insertf128_ps(_mm256_castps128_ps256(as<__m128>(a)), as<__m128>(b), 1));
+#else
+  FloatsOf<2 * kLanes> both;
+  for (int i = 0; i < kLanes; ++i) both[i] = a[i], both[i + kLanes] = b[i];
+  return both;
+#endif
+}
+
+// Rounded to odd: what is then rounded to a half type is d rounded once.
+L1NORM_INLINE Floats to_odd_floats(Doubles d) {
+  const Floats nearest = to_floats(d);
+  const Doubles size = as<Doubles>(as<Longs>(d) & INT64_MAX),
+                other = as<Doubles>(as<Longs>(to_doubles(nearest)) & INT64_MAX);
+  const Ints more = __builtin_convertvector(size > other, Ints), less = __builtin_convertvector(size < other, Ints);
+  const Ints bits = as<Ints>(nearest), even = ~bits & 1;
+  return as<Floats>(bits + (even & more) - (even & less));
+}
+
 // How a type is read as float, rounded from float, and divided.
 struct FloatType {
   using Element = float;
@@ -131,30 +192,47 @@ L1NORM_INLINE float half_gradient(float g, float x, const Gradient& d) {
   return make_pair_gradient(d, pair) ? input_gradient(g, x, pair) : input_gradient(g, x, d);
 }
 
+// Half types are read and rounded in vectors of kLanes or twice as many.
 struct HalfType {
   using Element = Half;
-  static L1NORM_INLINE Floats load_floats(const Half* p) {
+  template <int lanes = kLanes>
+  static L1NORM_INLINE FloatsOf<lanes> load_floats(const Half* p) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
-    return as<Floats>(_mm256_cvtph_ps(load<__m128i>(p)));
-#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
-    return as<Floats>(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-#else
-    Floats f;
-    for (int i = 0; i < kLanes; ++i) f[i] = to_float(p[i]);
+    if constexpr (lanes == 16) return as<FloatsOf<lanes>>(_mm512_maskz_cvtph_ps(0xffff, load<__m256i>(p)));
+#endif
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
+    if constexpr (lanes == 8) return as<FloatsOf<lanes>>(_mm256_cvtph_ps(load<__m128i>(p)));
+    if constexpr (lanes == 4) {
+      return as<FloatsOf<lanes>>(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+    }
+#endif
+    FloatsOf<lanes> f;
+    for (int i = 0; i < lanes; ++i) f[i] = to_float(p[i]);
     return f;
-#endif
   }
-  static L1NORM_INLINE UShorts round(Floats f) {
-#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
-    return as<UShorts>(_mm256_cvtps_ph(as<__m256>(f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
-    const __m128i h = _mm_cvtps_ph(as<__m128>(f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    return as<UShorts>(_mm_cvtsi128_si64(h));
-#else
-    UShorts h;
-    for (int i = 0; i < kLanes; ++i) h[i] = to_half(f[i]).bits;
-    return h;
+  template <int lanes = kLanes>
+  static L1NORM_INLINE UShortsOf<lanes> round(FloatsOf<lanes> f) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 #endif
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+    if constexpr (lanes == 16) {
+      return as<UShortsOf<lanes>>(_mm512_maskz_cvtps_ph(0xffff, as<__m512>(f), kNearest));
+    }
+#endif
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
+    if constexpr (lanes == 8) return as<UShortsOf<lanes>>(_mm256_cvtps_ph(as<__m256>(f), kNearest));
+    if constexpr (lanes == 4) {
+      return as<UShortsOf<lanes>>(_mm_cvtsi128_si64(_mm_cvtps_ph(as<__m128>(f), kNearest)));
+    }
+#endif
+    UShortsOf<lanes> h;
+    for (int i = 0; i < lanes; ++i) h[i] = to_half(f[i]).bits;
+    return h;
+  }
+  template <int lanes>
+  static L1NORM_INLINE UShortsOf<lanes> round_bound(FloatsOf<lanes> f) {
+    return round<lanes>(f);
   }
   static L1NORM_INLINE Half divide(Half x, Divisor m) {
     return to_half(round_to_odd_float(quotient_to_odd(to_float(x), m)));
@@ -169,13 +247,19 @@ struct HalfType {
 
 struct BFloat16Type {
   using Element = BFloat16;
-  static L1NORM_INLINE Floats load_floats(const BFloat16* p) {
-    return as<Floats>(__builtin_convertvector(load<UShorts>(p), UInts) << 16);
+  template <int lanes = kLanes>
+  static L1NORM_INLINE FloatsOf<lanes> load_floats(const BFloat16* p) {
+    return as<FloatsOf<lanes>>(widened<lanes>(load<UShortsOf<lanes>>(p)) << 16);
   }
   static constexpr bool kRoundsNaN = false;
   static L1NORM_INLINE UShorts round(Floats f) {
     const UInts u = as<UInts>(f);
-    return __builtin_convertvector((u + 0x7fffu + ((u >> 16) & 1u)) >> 16, UShorts);
+    return narrowed<kLanes>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+  }
+  // Of a strict bound of an exact number: how ties go does not matter.
+  template <int lanes>
+  static L1NORM_INLINE UShortsOf<lanes> round_bound(FloatsOf<lanes> f) {
+    return narrowed<lanes>((as<UIntsOf<lanes>>(f) + 0x8000u) >> 16);
   }
   static L1NORM_INLINE BFloat16 divide(BFloat16 x, Divisor m) {
     return to_bfloat16(round_to_odd_float(quotient_to_odd(to_float(x), m)));
@@ -213,6 +297,14 @@ template <>
 struct Typed<double> : DoubleType {
   using Bits = uint64_t;
 };
+
+// Vectors that hold a type's elements.
+template <typename Element, int lanes>
+struct ResultOf : VectorOf<Element, lanes> {};
+template <int lanes>
+struct ResultOf<Half, lanes> : VectorOf<uint16_t, lanes> {};
+template <int lanes>
+struct ResultOf<BFloat16, lanes> : VectorOf<uint16_t, lanes> {};
 
 // n < kLanes elements, and zeros.
 template <typename Element>
