@@ -8,17 +8,11 @@
 
 namespace l1norm::cpu {
 
-// Where elements that are neighbours in memory start.
-struct Operands {
-  const void* input;
-  const void* grad;  // null in a forward call
-};
-
 struct LinesOf {
   Lines input, grad;
 };
 
-// Arrays of one number a column.
+// Arrays of one number a row or column.
 struct Numbers {
   double* first;
   int64_t space;
@@ -27,26 +21,9 @@ struct Numbers {
 };
 
 struct Forward {
-  using Factor = Divisor;
   static constexpr bool kGrad = false;
 
-  static Sum sum(const Call&, const RowKernels& kernels, int64_t, const Operands& from, int64_t n) {
-    return kernels.sum(from.input, n);
-  }
-
-  template <typename Value>
-  static Divisor finish_row(const Call& c, int64_t denominator, Sum sum, bool first) {
-    const Divisor m = make_divisor<Value>(sum, c.count, c.eps);
-    if (c.denominator != nullptr && first) static_cast<Value*>(c.denominator)[denominator] = rounded(m, Value{});
-    return m;
-  }
-
-  static void write(const RowKernels& kernels, const Operands& from, void* y, int64_t n, const Divisor& m,
-                    bool streaming) {
-    kernels.divide(from.input, y, n, m, streaming);
-  }
-
-  // Of columns: hi, lo, shift, inverse.
+  // hi, lo, shift, inverse.
   static constexpr int64_t kNumbers = 4;
   static constexpr int64_t kShared = 4;  // the first ones, known once a row's sum is
 
@@ -55,14 +32,14 @@ struct Forward {
   template <typename Value>
   static void open(const Call&, const int64_t*, int64_t, int64_t, const Numbers&) {}
 
-  static void sum_columns(const ColumnKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers&,
-                          Sums sums) {
+  static void sum(const LineKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers&,
+                  Sums sums) {
     kernels.sum(from.input, lines, n, sums);
   }
 
   template <typename Value>
-  static void finish_columns(const Call& c, const ColumnKernels& kernels, const int64_t* denominators, int64_t n,
-                             Sums sums, const Numbers& a, bool first) {
+  static void finish(const Call& c, const Kernels& kernels, const int64_t* denominators, int64_t n, Sums sums,
+                     const Numbers& a, bool first) {
     kernels.make_divisors(sums, n, c.count, c.eps, divisors(a));
     if (c.denominator == nullptr || !first) return;
     for (int64_t i = 0; i < n; ++i) {
@@ -71,14 +48,13 @@ struct Forward {
     }
   }
 
-  static void write_columns(const ColumnKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines,
-                            int64_t n, const Numbers& a, bool streaming) {
+  static void write(const LineKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines, int64_t n,
+                    const Numbers& a, bool streaming) {
     kernels.divide(from.input, y, y_step, lines, n, divisors(a), streaming);
   }
 };
 
 struct Backward {
-  using Factor = Gradient;
   static constexpr bool kGrad = true;
 
   template <typename Value>
@@ -86,24 +62,7 @@ struct Backward {
     return numbers == nullptr ? 0.0 : static_cast<double>(static_cast<const Value*>(numbers)[denominator]);
   }
 
-  static Sum sum(const Call& c, const RowKernels& kernels, int64_t denominator, const Operands& from, int64_t n) {
-    const double scale =
-        c.dtype == DType::kDouble ? dot_scale<double>(number<double>(c.denominator, denominator), c.count) : 1.0;
-    return kernels.dot(from.grad, from.input, n, scale);
-  }
-
-  template <typename Value>
-  static Gradient finish_row(const Call& c, int64_t denominator, Sum sum, bool) {
-    return make_gradient<Value>(sum, make_gradient_scale<Value>(number<Value>(c.denominator, denominator), c.count,
-                                                                c.eps, number<Value>(c.grad_denominator, denominator)));
-  }
-
-  static void write(const RowKernels& kernels, const Operands& from, void* y, int64_t n, const Gradient& d,
-                    bool streaming) {
-    kernels.differentiate(from.grad, from.input, y, n, d, streaming);
-  }
-
-  // Of columns: inverse, inverse_low, through, through_low, m, pairs; the divisors' gradients; scales of products.
+  // inverse, inverse_low, through, through_low, m, pairs; the divisors' gradients; scales of products.
   static constexpr int64_t kNumbers = 8;
   static constexpr int64_t kShared = 6;
 
@@ -123,19 +82,19 @@ struct Backward {
     }
   }
 
-  static void sum_columns(const ColumnKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers& a,
-                          Sums sums) {
+  static void sum(const LineKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers& a,
+                  Sums sums) {
     kernels.dot(from.grad, from.input, lines, n, a[7], sums);
   }
 
   template <typename Value>
-  static void finish_columns(const Call& c, const ColumnKernels& kernels, const int64_t*, int64_t n, Sums sums,
-                             const Numbers& a, bool) {
+  static void finish(const Call& c, const Kernels& kernels, const int64_t*, int64_t n, Sums sums, const Numbers& a,
+                     bool) {
     kernels.make_gradients(sums, a[4], a[6], n, c.count, c.eps, gradients(a));
   }
 
-  static void write_columns(const ColumnKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines,
-                            int64_t n, const Numbers& a, bool streaming) {
+  static void write(const LineKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines, int64_t n,
+                    const Numbers& a, bool streaming) {
     kernels.differentiate(from.grad, from.input, y, y_step, lines, n, gradients(a), streaming);
   }
 };

@@ -32,32 +32,20 @@ struct Gradients {
   double* pairs;  // not 0 where pairs have room
 };
 
-// Kernels for elements of one type. Pointers need the type's own alignment only. A row's kernels take n elements that
-// share a sum and a divisor; those of columns take lines of n elements, the i-th of each of column i. Arrays of numbers
-// of columns are kColumnPadding longer than n, and what is there is used without effect.
+// Kernels for elements of one type. Pointers need the type's own alignment only. They take lines of n elements: the
+// l-th line is of row l, or the i-th element of each line is of column i, and each row or column has its number in
+// every array. Arrays of numbers of columns are kColumnPadding longer than n, and what is there is used without effect.
 constexpr int64_t kColumnPadding = 8;
 
-struct RowKernels {
-  // The sum of the magnitudes of n elements.
-  Sum (*sum)(const void* x, int64_t n);
-  // y[i] = x[i] / divisor, rounded once; y may be x. With streaming, y bypasses the cache
-  // and the caller orders what follows by a fence.
-  void (*divide)(const void* x, void* y, int64_t n, Divisor divisor, bool streaming);
-  // The sum of g[i] * x[i] * scale, a power of two that is 1 but for doubles.
-  Sum (*dot)(const void* g, const void* x, int64_t n, double scale);
-  // y[i] = input_gradient(g[i], x[i]); y may be g or x. Streaming as above.
-  void (*differentiate)(const void* g, const void* x, void* y, int64_t n, const Gradient& gradient, bool streaming);
-};
-
-// As a row's, of columns.
-struct ColumnKernels {
-  void (*sum)(Lines x, int64_t lines, int64_t n, Sums sums);  // adds to the sums
-  void (*make_divisors)(Sums sums, int64_t n, Count count, double eps, Divisors divisors);
+struct LineKernels {
+  // Adds the magnitudes to the sums.
+  void (*sum)(Lines x, int64_t lines, int64_t n, Sums sums);
+  // y = x / divisor, rounded once; y may be x. With streaming, y bypasses the cache and the caller orders what follows
+  // by a fence.
   void (*divide)(Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Divisors& divisors, bool streaming);
-  void (*dot)(Lines g, Lines x, int64_t lines, int64_t n, const double* scales, Sums sums);  // adds to the sums
-  // m: the divisors; h: their gradients.
-  void (*make_gradients)(Sums dots, const double* m, const double* h, int64_t n, Count count, double eps,
-                         Gradients gradients);
+  // Adds g * x * scale to the sums, where scales are powers of two that are 1 but for doubles.
+  void (*dot)(Lines g, Lines x, int64_t lines, int64_t n, const double* scales, Sums sums);
+  // y = input_gradient(g, x); y may be g or x. Streaming as above.
   void (*differentiate)(Lines g, Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Gradients& gradients,
                         bool streaming);
 };
@@ -71,8 +59,12 @@ struct Block {
 using Copy = void (*)(const void* from, void* to, const Block& block);
 
 struct Kernels {
-  RowKernels row;
-  ColumnKernels columns;
+  LineKernels rows;     // a line is of one row
+  LineKernels columns;  // a line is across rows
+  void (*make_divisors)(Sums sums, int64_t n, Count count, double eps, Divisors divisors);
+  // m: the divisors; h: their gradients.
+  void (*make_gradients)(Sums dots, const double* m, const double* h, int64_t n, Count count, double eps,
+                         Gradients gradients);
   Copy copy_from[4];  // by index_of(DType)
 };
 

@@ -12,8 +12,9 @@ constexpr int64_t kGrain = 32768;  // elements that repay a thread, ATen's GRAIN
 
 // Each thread takes whole tiles where there are enough of them; otherwise rows are cut into segments, whose sums are
 // added in order.
-template <typename Source>
+template <typename Direction>
 void run_tiles(const Call& c, const Layout& layout, int64_t threads) {
+  using Source = Rows<Direction>;
   const int64_t rows = c.geometry.rows.count, length = c.geometry.row.count;
 
   if (layout.tiles >= threads || rows * length < 2 * kGrain) {
@@ -65,7 +66,7 @@ void run_tiles(const Call& c, const Layout& layout, int64_t threads) {
 // Maps a result's pages before anything is written there, where each tile would reach over most of them.
 void prepare_pages(const Call& c, const Layout& layout) {
   constexpr int64_t kPiece = 2 << 20;
-  if (!Pages(c).fresh() || !layout.by_columns || layout.reach * element_size(c.dtype) <= Pages::kMostBytes) return;
+  if (!Pages(c).fresh() || layout.rows == 1 || layout.reach * element_size(c.dtype) <= Pages::kMostBytes) return;
   const int64_t bytes = output_bytes(c);
   torch::stable::parallel_for(0, (bytes + kPiece - 1) / kPiece, 1, [&](int64_t from, int64_t to) {
     Pages pages(c);
@@ -80,7 +81,7 @@ void run(const Call& c) {
   const int64_t threads = torch::stable::get_num_threads();
   const Layout layout = make_layout(c, threads);
   prepare_pages(c, layout);
-  layout.by_columns ? run_tiles<Columns<Direction>>(c, layout, threads) : run_tiles<Row<Direction>>(c, layout, threads);
+  run_tiles<Direction>(c, layout, threads);
 }
 
 }  // namespace

@@ -76,7 +76,8 @@ class Runs {
 
 constexpr int64_t Offsets::* kOperands[] = {&Offsets::input, &Offsets::grad, &Offsets::output};
 
-// Rows in tiles: neighbouring rows side by side, or one row a tile where its own elements are the neighbours in memory.
+// Rows in tiles: neighbouring rows side by side, or row after row where their own elements are the neighbours in
+// memory.
 struct Layout {
   static constexpr int64_t kMostRows = 1024;
 
@@ -104,11 +105,14 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   constexpr int64_t kCacheBytes = 512 << 10;  // that a tile had better stay below, so that it is read from memory once
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
   constexpr int64_t kChunkBytes = 64 << 10;
-  constexpr int64_t kShortRow = 32;    // elements of rows that vectors hold side by side, whatever their strides
-  constexpr int64_t kShortRun = 32;    // rows, neighbours in memory, that repay a tile of their own
-  constexpr int64_t kLongRun = 512;    // elements of a row, neighbours in memory, that repay a call of their own
-  constexpr int64_t kLeastRows = 128;  // lines of fewer waste what memory and its prefetching deliver
-  constexpr int64_t kFolded = 192;     // columns in a line of narrow tiles
+  constexpr int64_t kShortRow = 32;          // elements of rows that vectors hold side by side, whatever their strides
+  constexpr int64_t kShortRun = 32;          // rows, neighbours in memory, that repay a tile of their own
+  constexpr int64_t kLongRun = 512;          // elements of a row, neighbours in memory, that repay a call of their own
+  constexpr int64_t kTileBytes = 128 << 10;  // of rows that follow each other
+  constexpr int64_t kMostLines = 256;        // such rows of a tile
+  constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
+  constexpr int64_t kLeastRows = 128;        // lines of fewer waste what memory and its prefetching deliver
+  constexpr int64_t kFolded = 192;           // columns in a line of narrow tiles
 
   const Geometry& g = c.geometry;
   const Inner k(g.rows), l(g.row);
@@ -120,17 +124,26 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   const auto across = [&](int64_t Offsets::* o) {
     return length == 1 || (rows > 1 && k.stride.*o != 0 && k.stride.*o < l.stride.*o);
   };
+  const auto reach = [&] {
+    int64_t last = t.rows * k.stride.output;
+    for (int d = 0; d < g.row.dims; ++d) last += (g.row.size[d] - 1) * g.row.stride[d].output;
+    return std::max(t.rows * length, last);
+  };
   t.by_columns = rows > 0 && length > 0 &&
                  (across(&Offsets::output) || across(&Offsets::input) || (length <= kShortRow && rows >= kShortRun));
   t.fold = 1;
   if (!t.by_columns) {
-    t.rows = 1;
-    t.tiles = rows;
-    t.reach = length;
+    const auto unit = [&](int i) { return !(casts && i == 0) && l.stride.*kOperands[i] == 1; };
+    const bool in_place = l.size >= kShortRow && unit(0) && (!used[1] || unit(1)) && unit(2);
+    // Of rows that follow each other, so that none waits for what becomes of the one before.
+    const int64_t fit = kTileBytes / std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
+    const int64_t most = std::min(std::max<int64_t>(fit, g.row.dims > 1 ? kParts : 1), kMostLines);
+    t.rows = in_place ? std::clamp<int64_t>(rows / (4 * threads), 1, std::min(k.size, most)) : 1;
+    t.tiles_a_run = (k.size + t.rows - 1) / t.rows;
+    t.tiles = rows / k.size * t.tiles_a_run;
+    t.reach = t.rows > 1 ? reach() : length;
     t.chunk = std::min<int64_t>(length, kChunkBytes / size);
-    for (int i = 0; i < 3; ++i) {
-      t.direct[i] = !(casts && i == 0) && l.stride.*kOperands[i] == 1 && (g.row.dims <= 1 || l.size >= kLongRun);
-    }
+    for (int i = 0; i < 3; ++i) t.direct[i] = in_place || (unit(i) && (g.row.dims <= 1 || l.size >= kLongRun));
     return t;
   }
 
@@ -157,10 +170,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
     t.tiles = (rows + t.rows - 1) / t.rows;
     if (t.rows < kShortRun) t.fold = std::min(kFolded / t.rows, length);
   }
-  t.reach = t.rows * length;
-  int64_t last = t.rows * k.stride.output;
-  for (int d = 0; d < g.row.dims; ++d) last += (g.row.size[d] - 1) * g.row.stride[d].output;
-  t.reach = std::max(t.reach, last);
+  t.reach = reach();
   const bool whole = length * t.rows * size <= kScratchBytes;
   t.chunk = whole ? length : std::max(kChunkBytes / (t.rows * size) / t.fold * t.fold, t.fold);
   return t;

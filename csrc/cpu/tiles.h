@@ -1,4 +1,4 @@
-// Sources of tiles for run_tiles(): rows side by side, in tiles whose copies are small, or one row at a time.
+// Tiles for run_tiles(): rows side by side, in tiles whose copies are small, or row after row.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace l1norm::cpu {
 
-// What sources share: elements of a tile where they are, or copied so that the columns of a line are neighbours.
+// Elements of a tile where they are, or copied so that the columns of a line are neighbours.
 template <typename Direction>
 class Tiles {
  public:
@@ -166,58 +166,17 @@ class Tiles {
   int64_t held_[2];  // where what a copy holds starts in the rows
 };
 
-// One row a tile, its elements along the vectors.
+// Rows side by side, vectors across them, or row after row. Of few rows side by side a line holds several elements
+// each, so that column i is of row i % rows.
 template <typename Direction>
-class Row : Tiles<Direction> {
-  using Base = Tiles<Direction>;
-  using Base::call_, Base::first_, Base::kernels_, Base::layout_, Base::size_;
-
- public:
-  using Base::Base;
-
-  void open(int64_t tile) { Base::open(tile); }
-
-  void sum(int64_t begin, int64_t end) {
-    sum_ = Sum{};
-    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
-      sum_ = sum_ + Direction::sum(call_, kernels_.row, first_.at().denominator, operands(runs, at, n), n);
-    });
-  }
-
-  void write(int64_t begin, int64_t end, bool first) {
-    const int64_t denominator = first_.at().denominator;
-    const auto factor = call_.dtype == DType::kDouble
-                            ? Direction::template finish_row<double>(call_, denominator, sum_, first)
-                            : Direction::template finish_row<float>(call_, denominator, sum_, first);
-    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
-      const Operands from = operands(runs, at, n);
-      char* const y = this->place(runs);
-      if (layout_.direct[2]) this->pages_.prepare(y, n * size_);
-      Direction::write(kernels_.row, from, y, n, factor, this->streaming_ && layout_.direct[2]);
-      this->written(runs, n);
-    });
-  }
-
-  Sums sums() { return {&sum_.hi, &sum_.lo}; }
-
- private:
-  Operands operands(const Runs& runs, int64_t at, int64_t n) {
-    return {this->read(0, runs, at, n), Direction::kGrad ? this->read(1, runs, at, n) : nullptr};
-  }
-
-  Sum sum_;
-};
-
-// Rows side by side, vectors across them. Of few rows a line holds several elements each, so that column i is of row
-// i % rows.
-template <typename Direction>
-class Columns : Tiles<Direction> {
+class Rows : Tiles<Direction> {
   using Base = Tiles<Direction>;
   using Base::call_, Base::kernels_, Base::layout_, Base::rows_, Base::size_;
 
  public:
-  Columns(const Call& c, const Layout& layout)
+  Rows(const Call& c, const Layout& layout)
       : Base(c, layout),
+        line_kernels_(layout.by_columns ? kernels_.columns : kernels_.rows),
         space_(layout.rows * layout.fold + 2 * kColumnPadding),
         arrays_(new double[static_cast<size_t>((2 + Direction::kNumbers) * space_)]),
         denominators_(new int64_t[static_cast<size_t>(layout.rows)]),
@@ -245,7 +204,7 @@ class Columns : Tiles<Direction> {
     std::fill(sums_.hi, sums_.hi + 2 * space_, 0.0);
     this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
       each_part(lines(runs, at, n), n, [&](const LinesOf& from, int64_t, int64_t count, int64_t columns) {
-        Direction::sum_columns(kernels_.columns, from, count, columns, numbers_, sums_);
+        Direction::sum(line_kernels_, from, count, columns, numbers_, sums_);
       });
     });
     for (int64_t i = rows_; i < width_; ++i) {
@@ -259,8 +218,7 @@ class Columns : Tiles<Direction> {
     std::fill(sums_.hi + rows_, sums_.hi + rows_ + kColumnPadding, 1.0);
     std::fill(sums_.lo + rows_, sums_.lo + rows_ + kColumnPadding, 0.0);
     of_value([&](auto value) {
-      Direction::template finish_columns<decltype(value)>(call_, kernels_.columns, denominators_.get(), rows_, sums_,
-                                                          numbers_, first);
+      Direction::template finish<decltype(value)>(call_, kernels_, denominators_.get(), rows_, sums_, numbers_, first);
     });
     if (layout_.fold > 1) {
       for (int64_t a = 0; a < Direction::kShared; ++a) {
@@ -268,16 +226,17 @@ class Columns : Tiles<Direction> {
       }
     }
     const bool direct = layout_.direct[2];
-    if (layout_.reach * size_ <= Pages::kMostBytes) {
+    if (layout_.rows > 1 && layout_.reach * size_ <= Pages::kMostBytes) {
       this->pages_.prepare(static_cast<char*>(call_.output) + this->first_.at().output * size_, layout_.reach * size_);
     }
-    const int64_t y_step = direct ? this->row_stride(2) * layout_.fold : width_;
+    const int64_t y_step = direct ? line_stride(2) : width_;
     this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
       const LinesOf from = lines(runs, at, n);
       char* const y = this->place(runs);
+      if (layout_.rows == 1 && direct) this->pages_.prepare(y, n * size_);
       each_part(from, n, [&](const LinesOf& part, int64_t line, int64_t count, int64_t columns) {
-        Direction::write_columns(kernels_.columns, part, y + line * y_step * size_, y_step, count, columns, numbers_,
-                                 this->streaming_ && direct);
+        Direction::write(line_kernels_, part, y + line * y_step * size_, y_step, count, columns, numbers_,
+                         this->streaming_ && direct);
       });
       this->written(runs, n);
     });
@@ -293,15 +252,20 @@ class Columns : Tiles<Direction> {
 
   LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
     const auto of = [&](int operand) {
-      const int64_t step = layout_.direct[operand] ? this->row_stride(operand) * layout_.fold : width_;
+      const int64_t step = layout_.direct[operand] ? line_stride(operand) : width_;
       return Lines{this->read(operand, runs, at, n), step};
     };
     return {of(0), Direction::kGrad ? of(1) : Lines{nullptr, 0}};
   }
 
+  int64_t line_stride(int operand) const {
+    return layout_.by_columns ? this->row_stride(operand) * layout_.fold : this->rows_stride(operand);
+  }
+
   // Whole lines of n elements a row, and a line of what is left.
   template <typename Work>
   void each_part(const LinesOf& from, int64_t n, const Work& work) const {
+    if (!layout_.by_columns) return work(from, 0, rows_, n);
     const int64_t count = n / layout_.fold, rest = n % layout_.fold;
     if (count > 0) work(from, 0, count, width_);
     const auto last = [&](const Lines& x) {
@@ -310,6 +274,7 @@ class Columns : Tiles<Direction> {
     if (rest > 0) work({last(from.input), last(from.grad)}, count, 1, rest * rows_);
   }
 
+  const LineKernels& line_kernels_;
   const int64_t space_;
   std::unique_ptr<double[]> arrays_;
   std::unique_ptr<int64_t[]> denominators_;

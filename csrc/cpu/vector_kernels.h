@@ -61,26 +61,48 @@ L1NORM_INLINE Places<Element> places(const Lines& x) {
 }
 
 template <typename Type>
-struct OfRow {
+struct OfRows {
   using Element = typename Type::Element;
 
-  static Sum sum(const void* x, int64_t n) { return sum_row(Magnitudes<Type>{}, n, elements<Element>(x)); }
+  static void sum(Lines x, int64_t lines, int64_t n, Sums sums) {
+    const Places<Element> from = places<Element>(x);
+    for (int64_t l = 0; l < lines; ++l) add(sums, l, sum_row(Magnitudes<Type>{}, n, from.at(l)));
+  }
 
-  static void divide(const void* x, void* y, int64_t n, Divisor m, bool streaming) {
-    const Quotients<Type, RowDivisor> quotients{{m, inverse_of<Type>(m)}};
-    if (quotients.divisor.reciprocal != quotients.divisor.reciprocal) {
-      return quotients.each(0, elements<Element>(x), static_cast<Element*>(y), n);
+  static void divide(Lines x, void* to, int64_t y_step, int64_t lines, int64_t n, const Divisors& m, bool streaming) {
+    const Places<Element> from = places<Element>(x);
+    for (int64_t l = 0; l < lines; ++l) {
+      Element* const y = static_cast<Element*>(to) + l * y_step;
+      const Quotients<Type, RowDivisor> quotients{{{m.hi[l], m.lo[l], static_cast<int>(m.shift[l])}, m.inverse[l]}};
+      if (m.inverse[l] == m.inverse[l]) {
+        run_line(quotients, n, streaming, y, from.at(l));
+      } else {
+        quotients.each(0, from.at(l), y, n);
+      }
     }
-    run_line(quotients, n, streaming, static_cast<Element*>(y), elements<Element>(x));
   }
 
-  static Sum dot(const void* g, const void* x, int64_t n, double scale) {
-    return sum_row(Products<Type, false>{&scale}, n, elements<Element>(g), elements<Element>(x));
+  static void dot(Lines g, Lines x, int64_t lines, int64_t n, const double* scales, Sums sums) {
+    const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
+    for (int64_t l = 0; l < lines; ++l) {
+      add(sums, l, sum_row(Products<Type, false>{scales + l}, n, of_g.at(l), of_x.at(l)));
+    }
   }
 
-  static void differentiate(const void* g, const void* x, void* y, int64_t n, const Gradient& d, bool streaming) {
-    const Differences<Type, RowGradient<Type>> differences{{d}};
-    run_line(differences, n, streaming, static_cast<Element*>(y), elements<Element>(g), elements<Element>(x));
+  static void differentiate(Lines g, Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Gradients& d,
+                            bool streaming) {
+    const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
+    for (int64_t l = 0; l < lines; ++l) {
+      const Differences<Type, RowGradient<Type>> differences{{ColumnGradients{d}.at(l)}};
+      run_line(differences, n, streaming, static_cast<Element*>(y) + l * y_step, of_g.at(l), of_x.at(l));
+    }
+  }
+
+ private:
+  static L1NORM_INLINE void add(Sums sums, int64_t l, const Sum& sum) {
+    const Sum all = Sum{sums.hi[l], sums.lo[l]} + sum;
+    sums.hi[l] = all.hi;
+    sums.lo[l] = all.lo;
   }
 };
 
@@ -119,12 +141,13 @@ struct OfColumns {
 template <typename Type>
 constexpr Kernels kernels() {
   using Element = typename Type::Element;
-  using Row = OfRow<Type>;
+  using Rows = OfRows<Type>;
   using Columns = OfColumns<Type>;
-  return {
-      {Row::sum, Row::divide, Row::dot, Row::differentiate},
-      {Columns::sum, make_divisors<Type>, Columns::divide, Columns::dot, make_gradients<Type>, Columns::differentiate},
-      {copy<Element, Half>, copy<Element, BFloat16>, copy<Element, float>, copy<Element, double>}};
+  return {{Rows::sum, Rows::divide, Rows::dot, Rows::differentiate},
+          {Columns::sum, Columns::divide, Columns::dot, Columns::differentiate},
+          make_divisors<Type>,
+          make_gradients<Type>,
+          {copy<Element, Half>, copy<Element, BFloat16>, copy<Element, float>, copy<Element, double>}};
 }
 
 }  // namespace
