@@ -94,9 +94,9 @@ L1NORM_INLINE void copy_line(const From* from, To* to, int64_t n) {
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) store(to + i, cast<Typed<To>>(Typed<From>::load_floats(from + i)));
     if (i == n) return;
-    To rest[kLanes];
-    store(rest, cast<Typed<To>>(Typed<From>::load_floats(Part<From>(from + i, n - i).elements)));
-    __builtin_memcpy(to + i, rest, static_cast<size_t>(n - i) * sizeof(To));
+    Part<To> rest;
+    store(rest.elements, cast<Typed<To>>(Typed<From>::load_floats(Part<From>(from + i, n - i).elements)));
+    rest.copy_to(to + i, n - i);
   }
 }
 

@@ -31,9 +31,9 @@ L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, El
   }
   for (; i + kLanes <= n; i += kLanes) run_block<1, streaming>(operation, i, y + i, (in + i)...);
   if (i == n) return;
-  Element rest[kLanes];
-  run_block<1, false>(operation, i, rest, Part<Element>(in + i, n - i).elements...);
-  __builtin_memcpy(y + i, rest, static_cast<size_t>(n - i) * sizeof(Element));
+  Part<Element> rest;
+  run_block<1, false>(operation, i, rest.elements, Part<Element>(in + i, n - i).elements...);
+  rest.copy_to(y + i, n - i);
 }
 
 template <typename Operation, typename Element, typename... Inputs>

@@ -309,11 +309,41 @@ struct ResultOf<BFloat16, lanes> : VectorOf<uint16_t, lanes> {};
 // n < kLanes elements, and zeros.
 template <typename Element>
 struct Part {
-  Element elements[kLanes] = {};
+  alignas(kLanes * sizeof(Element)) Element elements[kLanes];
 
   L1NORM_INLINE Part(const Element* from, int64_t n) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+    if constexpr (sizeof elements == 64) {
+      store(elements, _mm512_maskz_loadu_epi8(mask(n), from));
+    } else if constexpr (sizeof elements == 32) {
+      store(elements, _mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask(n)), from));
+    } else {
+      store(elements, _mm_maskz_loadu_epi8(static_cast<__mmask16>(mask(n)), from));
+    }
+#else
+    __builtin_memset(elements, 0, sizeof elements);
     __builtin_memcpy(elements, from, static_cast<size_t>(n) * sizeof(Element));
+#endif
   }
+
+  Part() = default;
+
+  L1NORM_INLINE void copy_to(Element* to, int64_t n) const {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+    if constexpr (sizeof elements == 64) {
+      _mm512_mask_storeu_epi8(to, mask(n), load<__m512i>(elements));
+    } else if constexpr (sizeof elements == 32) {
+      _mm256_mask_storeu_epi8(to, static_cast<__mmask32>(mask(n)), load<__m256i>(elements));
+    } else {
+      _mm_mask_storeu_epi8(to, static_cast<__mmask16>(mask(n)), load<__m128i>(elements));
+    }
+#else
+    __builtin_memcpy(to, elements, static_cast<size_t>(n) * sizeof(Element));
+#endif
+  }
+
+ private:
+  static L1NORM_INLINE uint64_t mask(int64_t n) { return (uint64_t{1} << n * sizeof(Element)) - 1; }
 };
 
 }  // namespace
