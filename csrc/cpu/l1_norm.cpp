@@ -31,7 +31,8 @@ void run_tiles(const Call& c, const Layout& layout, int64_t threads) {
     return;
   }
 
-  const int64_t segments = std::min((4 * threads + layout.tiles - 1) / layout.tiles, (length + kGrain - 1) / kGrain);
+  const int64_t segments =
+      std::min((4 * threads + layout.tiles - 1) / layout.tiles, (layout.rows * length + kGrain - 1) / kGrain);
   const int64_t segment = ((length + segments - 1) / segments + 63) / 64 * 64;
   std::vector<Sum> partial(static_cast<size_t>(layout.tiles * layout.rows * segments));
   const auto partials = [&](int64_t tile, int64_t s) { return partial.data() + (tile * segments + s) * layout.rows; };

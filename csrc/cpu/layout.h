@@ -155,8 +155,11 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines.
   int64_t most = kCacheBytes / row_bytes / kLeastRows * kLeastRows;
-  if (most == 0) most = Layout::kMostRows;
-  most = std::min(most, (rows / (4 * threads) + kLeastRows - 1) / kLeastRows * kLeastRows);
+  if (most == 0) {
+    most = Layout::kMostRows;
+  } else {
+    most = std::min(most, (rows / (4 * threads) + kLeastRows - 1) / kLeastRows * kLeastRows);
+  }
   most = std::clamp(most, kLeastRows, Layout::kMostRows);
   if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
     const int64_t cuts = (k.size + most - 1) / most;
