@@ -32,9 +32,8 @@ struct Forward {
   template <typename Value>
   static void open(const Call&, const int64_t*, int64_t, int64_t, const Numbers&) {}
 
-  static void sum(const LineKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers&,
-                  Sums sums) {
-    kernels.sum(from.input, lines, n, sums);
+  static void sum(const LineKernels& kernels, const LinesOf& from, const Extent& extent, const Numbers&, Sums sums) {
+    kernels.sum(from.input, extent, sums);
   }
 
   template <typename Value>
@@ -48,9 +47,9 @@ struct Forward {
     }
   }
 
-  static void write(const LineKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines, int64_t n,
+  static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent,
                     const Numbers& a, bool streaming) {
-    kernels.divide(from.input, y, y_step, lines, n, divisors(a), streaming);
+    kernels.divide(from.input, y, extent, divisors(a), streaming);
   }
 };
 
@@ -82,9 +81,8 @@ struct Backward {
     }
   }
 
-  static void sum(const LineKernels& kernels, const LinesOf& from, int64_t lines, int64_t n, const Numbers& a,
-                  Sums sums) {
-    kernels.dot(from.grad, from.input, lines, n, a[7], sums);
+  static void sum(const LineKernels& kernels, const LinesOf& from, const Extent& extent, const Numbers& a, Sums sums) {
+    kernels.dot(from.grad, from.input, extent, a[7], sums);
   }
 
   template <typename Value>
@@ -93,9 +91,9 @@ struct Backward {
     kernels.make_gradients(sums, a[4], a[6], n, c.count, c.eps, gradients(a));
   }
 
-  static void write(const LineKernels& kernels, const LinesOf& from, void* y, int64_t y_step, int64_t lines, int64_t n,
+  static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent,
                     const Numbers& a, bool streaming) {
-    kernels.differentiate(from.grad, from.input, y, y_step, lines, n, gradients(a), streaming);
+    kernels.differentiate(from.grad, from.input, y, extent, gradients(a), streaming);
   }
 };
 

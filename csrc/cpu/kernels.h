@@ -9,45 +9,62 @@
 
 namespace l1norm::cpu {
 
-// Lines of neighbours in memory, `step` elements apart.
+// Lines of neighbours in memory, `step` elements apart, and groups of lines, `group` elements apart.
 struct Lines {
   const void* p;
-  int64_t step;
+  int64_t step, group;
+};
+struct LinesTo {
+  void* p;
+  int64_t step, group;
+};
+
+// How many groups of lines of n elements.
+struct Extent {
+  int64_t groups, lines, n;
 };
 
 // Sums of columns, hi + lo.
 struct Sums {
   double* hi;
   double* lo;
+
+  Sums from(int64_t i) const { return {hi + i, lo + i}; }
 };
 
 // What columns are divided by: a Divisor's fields, and 1 / hi, or NaN where the vectors cannot divide.
 struct Divisors {
   double *hi, *lo, *shift, *inverse;
+
+  Divisors from(int64_t i) const { return {hi + i, lo + i, shift + i, inverse + i}; }
 };
 
 // A Gradient's fields.
 struct Gradients {
   double *inverse, *inverse_low, *through, *through_low, *m;
   double* pairs;  // not 0 where pairs have room
+
+  Gradients from(int64_t i) const {
+    return {inverse + i, inverse_low + i, through + i, through_low + i, m + i, pairs + i};
+  }
 };
 
-// Kernels for elements of one type. Pointers need the type's own alignment only. They take lines of n elements: the
-// l-th line is of row l, or the i-th element of each line is of column i, and each row or column has its number in
-// every array. Arrays of numbers of columns are kColumnPadding longer than n, and what is there is used without effect.
+// Kernels for elements of one type. Pointers need the type's own alignment only. They take lines of n elements: each
+// line is of a row of its own, in one group; or the lines of a group are across n columns of its own. A row or column
+// has its number in every array. Arrays are kColumnPadding longer than that, and what is there is used without effect.
 constexpr int64_t kColumnPadding = 8;
 
 struct LineKernels {
   // Adds the magnitudes to the sums.
-  void (*sum)(Lines x, int64_t lines, int64_t n, Sums sums);
+  void (*sum)(const Lines& x, const Extent& extent, Sums sums);
   // y = x / divisor, rounded once; y may be x. With streaming, y bypasses the cache and the caller orders what follows
   // by a fence.
-  void (*divide)(Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Divisors& divisors, bool streaming);
+  void (*divide)(const Lines& x, const LinesTo& y, const Extent& extent, const Divisors& divisors, bool streaming);
   // Adds g * x * scale to the sums, where scales are powers of two that are 1 but for doubles.
-  void (*dot)(Lines g, Lines x, int64_t lines, int64_t n, const double* scales, Sums sums);
+  void (*dot)(const Lines& g, const Lines& x, const Extent& extent, const double* scales, Sums sums);
   // y = input_gradient(g, x); y may be g or x. Streaming as above.
-  void (*differentiate)(Lines g, Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Gradients& gradients,
-                        bool streaming);
+  void (*differentiate)(const Lines& g, const Lines& x, const LinesTo& y, const Extent& extent,
+                        const Gradients& gradients, bool streaming);
 };
 
 // Casts and copies between layouts: the element in row i and column j of a block is p[i * row + j * column].

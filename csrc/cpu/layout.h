@@ -84,6 +84,8 @@ struct Layout {
   bool by_columns;  // vectors lie across rows, not along them
   int64_t rows;     // of a tile, at most
   int64_t fold;     // elements of a row that a line of a tile holds, of every row
+  bool groups;      // of lines, one for each run of neighbouring rows, of which a tile has several
+  int64_t line;     // columns of a line
   int64_t tiles;
   int64_t tiles_a_run;  // 0: tiles pay no heed to runs
   int64_t chunk;        // elements of a row that are copied together
@@ -110,6 +112,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   constexpr int64_t kLongRun = 512;          // elements of a row, neighbours in memory, that repay a call of their own
   constexpr int64_t kTileBytes = 128 << 10;  // of rows that follow each other
   constexpr int64_t kMostLines = 256;        // such rows of a tile
+  constexpr int64_t kLeastGroup = 8;         // columns of a line where a tile has groups of them
   constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
   constexpr int64_t kLeastRows = 128;        // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kFolded = 192;           // columns in a line of narrow tiles
@@ -125,7 +128,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
     return length == 1 || (rows > 1 && k.stride.*o != 0 && k.stride.*o < l.stride.*o);
   };
   const auto reach = [&] {
-    int64_t last = t.rows * k.stride.output;
+    int64_t last = t.groups ? t.rows / k.size * g.rows.stride[0].output : t.rows * k.stride.output;
     for (int d = 0; d < g.row.dims; ++d) last += (g.row.size[d] - 1) * g.row.stride[d].output;
     return std::max(t.rows * length, last);
   };
@@ -161,7 +164,15 @@ inline Layout make_layout(const Call& c, int64_t threads) {
     most = std::min(most, (rows / (4 * threads) + kLeastRows - 1) / kLeastRows * kLeastRows);
   }
   most = std::clamp(most, kLeastRows, Layout::kMostRows);
-  if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
+  // Runs in two loops, of tiles that hold several.
+  const bool grouped = !folds && g.rows.dims == 2 && k.size >= kLeastGroup && 2 * k.size <= most && each_used(unit);
+  if (grouped) {
+    const int64_t runs = std::min(most / k.size, g.rows.size[0]);
+    t.groups = true;
+    t.rows = runs * k.size;
+    t.tiles = (g.rows.size[0] + runs - 1) / runs;
+    for (int i = 0; i < 3; ++i) t.direct[i] = unit(i);
+  } else if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
     const int64_t cuts = (k.size + most - 1) / most;
     t.rows = std::min(k.size, ((k.size + cuts - 1) / cuts + 15) / 16 * 16);
     t.tiles_a_run = (k.size + t.rows - 1) / t.rows;
@@ -173,6 +184,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
     t.tiles = (rows + t.rows - 1) / t.rows;
     if (t.rows < kShortRun) t.fold = std::min(kFolded / t.rows, length);
   }
+  t.line = grouped ? k.size : t.rows * t.fold;
   t.reach = reach();
   const bool whole = length * t.rows * size <= kScratchBytes;
   t.chunk = whole ? length : std::max(kChunkBytes / (t.rows * size) / t.fold * t.fold, t.fold);

@@ -203,8 +203,8 @@ class Rows : Tiles<Direction> {
   void sum(int64_t begin, int64_t end) {
     std::fill(sums_.hi, sums_.hi + 2 * space_, 0.0);
     this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
-      each_part(lines(runs, at, n), n, [&](const LinesOf& from, int64_t, int64_t count, int64_t columns) {
-        Direction::sum(line_kernels_, from, count, columns, numbers_, sums_);
+      each_part(lines(runs, at, n), n, [&](const LinesOf& from, int64_t, const Extent& extent) {
+        Direction::sum(line_kernels_, from, extent, numbers_, sums_);
       });
     });
     for (int64_t i = rows_; i < width_; ++i) {
@@ -234,8 +234,8 @@ class Rows : Tiles<Direction> {
       const LinesOf from = lines(runs, at, n);
       char* const y = this->place(runs);
       if (layout_.rows == 1 && direct) this->pages_.prepare(y, n * size_);
-      each_part(from, n, [&](const LinesOf& part, int64_t line, int64_t count, int64_t columns) {
-        Direction::write(line_kernels_, part, y + line * y_step * size_, y_step, count, columns, numbers_,
+      each_part(from, n, [&](const LinesOf& part, int64_t line, const Extent& extent) {
+        Direction::write(line_kernels_, part, {y + line * y_step * size_, y_step, groups_stride(2)}, extent, numbers_,
                          this->streaming_ && direct);
       });
       this->written(runs, n);
@@ -253,25 +253,32 @@ class Rows : Tiles<Direction> {
   LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
     const auto of = [&](int operand) {
       const int64_t step = layout_.direct[operand] ? line_stride(operand) : width_;
-      return Lines{this->read(operand, runs, at, n), step};
+      return Lines{this->read(operand, runs, at, n), step, groups_stride(operand)};
     };
-    return {of(0), Direction::kGrad ? of(1) : Lines{nullptr, 0}};
+    return {of(0), Direction::kGrad ? of(1) : Lines{}};
   }
 
   int64_t line_stride(int operand) const {
     return layout_.by_columns ? this->row_stride(operand) * layout_.fold : this->rows_stride(operand);
   }
 
+  int64_t groups_stride(int operand) const {
+    return layout_.groups ? call_.geometry.rows.stride[0].*kOperands[operand] : 0;
+  }
+
   // Whole lines of n elements a row, and a line of what is left.
   template <typename Work>
   void each_part(const LinesOf& from, int64_t n, const Work& work) const {
-    if (!layout_.by_columns) return work(from, 0, rows_, n);
+    if (!layout_.by_columns) return work(from, 0, Extent{1, rows_, n});
     const int64_t count = n / layout_.fold, rest = n % layout_.fold;
-    if (count > 0) work(from, 0, count, width_);
+    if (count > 0) {
+      const int64_t columns = std::min(width_, layout_.line);
+      work(from, 0, Extent{width_ / columns, count, columns});
+    }
     const auto last = [&](const Lines& x) {
-      return Lines{static_cast<const char*>(x.p) + count * x.step * size_, x.step};
+      return Lines{static_cast<const char*>(x.p) + count * x.step * size_, x.step, 0};
     };
-    if (rest > 0) work({last(from.input), last(from.grad)}, count, 1, rest * rows_);
+    if (rest > 0) work({last(from.input), last(from.grad)}, count, Extent{1, 1, rest * rows_});
   }
 
   const LineKernels& line_kernels_;

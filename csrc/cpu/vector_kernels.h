@@ -60,41 +60,46 @@ L1NORM_INLINE Places<Element> places(const Lines& x) {
   return {elements<Element>(x.p), x.step};
 }
 
+template <typename Element>
+L1NORM_INLINE Places<Element> group(const Lines& x, int64_t g) {
+  return {elements<Element>(x.p) + g * x.group, x.step};
+}
+
 template <typename Type>
 struct OfRows {
   using Element = typename Type::Element;
 
-  static void sum(Lines x, int64_t lines, int64_t n, Sums sums) {
+  static void sum(const Lines& x, const Extent& e, Sums sums) {
     const Places<Element> from = places<Element>(x);
-    for (int64_t l = 0; l < lines; ++l) add(sums, l, sum_row(Magnitudes<Type>{}, n, from.at(l)));
+    for (int64_t l = 0; l < e.lines; ++l) add(sums, l, sum_row(Magnitudes<Type>{}, e.n, from.at(l)));
   }
 
-  static void divide(Lines x, void* to, int64_t y_step, int64_t lines, int64_t n, const Divisors& m, bool streaming) {
+  static void divide(const Lines& x, const LinesTo& to, const Extent& e, const Divisors& m, bool streaming) {
     const Places<Element> from = places<Element>(x);
-    for (int64_t l = 0; l < lines; ++l) {
-      Element* const y = static_cast<Element*>(to) + l * y_step;
+    for (int64_t l = 0; l < e.lines; ++l) {
+      Element* const y = static_cast<Element*>(to.p) + l * to.step;
       const Quotients<Type, RowDivisor> quotients{{{m.hi[l], m.lo[l], static_cast<int>(m.shift[l])}, m.inverse[l]}};
       if (m.inverse[l] == m.inverse[l]) {
-        run_line(quotients, n, streaming, y, from.at(l));
+        run_line(quotients, e.n, streaming, y, from.at(l));
       } else {
-        quotients.each(0, from.at(l), y, n);
+        quotients.each(0, from.at(l), y, e.n);
       }
     }
   }
 
-  static void dot(Lines g, Lines x, int64_t lines, int64_t n, const double* scales, Sums sums) {
+  static void dot(const Lines& g, const Lines& x, const Extent& e, const double* scales, Sums sums) {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
-    for (int64_t l = 0; l < lines; ++l) {
-      add(sums, l, sum_row(Products<Type, false>{scales + l}, n, of_g.at(l), of_x.at(l)));
+    for (int64_t l = 0; l < e.lines; ++l) {
+      add(sums, l, sum_row(Products<Type, false>{scales + l}, e.n, of_g.at(l), of_x.at(l)));
     }
   }
 
-  static void differentiate(Lines g, Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Gradients& d,
+  static void differentiate(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e, const Gradients& d,
                             bool streaming) {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
-    for (int64_t l = 0; l < lines; ++l) {
+    for (int64_t l = 0; l < e.lines; ++l) {
       const Differences<Type, RowGradient<Type>> differences{{ColumnGradients{d}.at(l)}};
-      run_line(differences, n, streaming, static_cast<Element*>(y) + l * y_step, of_g.at(l), of_x.at(l));
+      run_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
     }
   }
 
@@ -110,31 +115,39 @@ template <typename Type>
 struct OfColumns {
   using Element = typename Type::Element;
 
-  static void sum(Lines x, int64_t lines, int64_t n, Sums sums) {
-    sum_columns(Magnitudes<Type>{}, lines, n, sums, places<Element>(x));
+  static void sum(const Lines& x, const Extent& e, Sums sums) {
+    for (int64_t g = 0; g < e.groups; ++g) {
+      sum_columns(Magnitudes<Type>{}, e.lines, e.n, sums.from(g * e.n), group<Element>(x, g));
+    }
   }
 
-  static void divide(Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Divisors& m, bool streaming) {
-    run(Quotients<Type, ColumnDivisors>{{m}}, y, y_step, lines, n, streaming, places<Element>(x));
+  static void divide(const Lines& x, const LinesTo& y, const Extent& e, const Divisors& m, bool streaming) {
+    for (int64_t g = 0; g < e.groups; ++g) {
+      run(Quotients<Type, ColumnDivisors>{{m.from(g * e.n)}}, y, g, e, streaming, group<Element>(x, g));
+    }
   }
 
-  static void dot(Lines g, Lines x, int64_t lines, int64_t n, const double* scales, Sums sums) {
-    sum_columns(Products<Type, true>{scales}, lines, n, sums, places<Element>(g), places<Element>(x));
+  static void dot(const Lines& g, const Lines& x, const Extent& e, const double* scales, Sums sums) {
+    for (int64_t k = 0; k < e.groups; ++k) {
+      sum_columns(Products<Type, true>{scales + k * e.n}, e.lines, e.n, sums.from(k * e.n), group<Element>(g, k),
+                  group<Element>(x, k));
+    }
   }
 
-  static void differentiate(Lines g, Lines x, void* y, int64_t y_step, int64_t lines, int64_t n, const Gradients& d,
+  static void differentiate(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e, const Gradients& d,
                             bool streaming) {
-    run(Differences<Type, ColumnGradients>{{d}}, y, y_step, lines, n, streaming, places<Element>(g),
-        places<Element>(x));
+    for (int64_t k = 0; k < e.groups; ++k) {
+      run(Differences<Type, ColumnGradients>{{d.from(k * e.n)}}, y, k, e, streaming, group<Element>(g, k),
+          group<Element>(x, k));
+    }
   }
 
  private:
   template <typename Operation, typename... Inputs>
-  static void run(const Operation& operation, void* y, int64_t y_step, int64_t lines, int64_t n, bool streaming,
-                  const Inputs&... in) {
-    for (int64_t l = 0; l < lines; ++l) {
-      run_line(operation, n, streaming, static_cast<Element*>(y) + l * y_step, in.at(l)...);
-    }
+  static L1NORM_INLINE void run(const Operation& operation, const LinesTo& y, int64_t group, const Extent& e,
+                                bool streaming, const Inputs&... in) {
+    Element* const to = static_cast<Element*>(y.p) + group * y.group;
+    for (int64_t l = 0; l < e.lines; ++l) run_line(operation, e.n, streaming, to + l * y.step, in.at(l)...);
   }
 };
 
