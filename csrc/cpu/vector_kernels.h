@@ -29,7 +29,9 @@ L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, El
   for (; i + kBlock * kLanes <= n; i += kBlock * kLanes) {
     run_block<kBlock, streaming>(operation, i, y + i, (in + i)...);
   }
-  for (; i + kLanes <= n; i += kLanes) run_block<1, streaming>(operation, i, y + i, (in + i)...);
+  if (i + 4 * kLanes <= n) run_block<4, streaming>(operation, i, y + i, (in + i)...), i += 4 * kLanes;
+  if (i + 2 * kLanes <= n) run_block<2, streaming>(operation, i, y + i, (in + i)...), i += 2 * kLanes;
+  if (i + kLanes <= n) run_block<1, streaming>(operation, i, y + i, (in + i)...), i += kLanes;
   if (i == n) return;
   Part<Element> rest;
   run_block<1, false>(operation, i, rest.elements, Part<Element>(in + i, n - i).elements...);

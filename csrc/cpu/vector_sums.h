@@ -162,7 +162,8 @@ L1NORM_INLINE void sum_columns(const Terms& terms, int64_t lines, int64_t n, Sum
   int64_t l = 0;
   for (; l + 8 <= lines; l += 8) add_lines<8>(terms, n, sums, in.from(0, l)...);
   if (l + 4 <= lines) add_lines<4>(terms, n, sums, in.from(0, l)...), l += 4;
-  if (l + 2 <= lines) add_lines<2>(terms, n, sums, in.from(0, l)...), l += 2;
+  if (l + 3 == lines) return add_lines<3>(terms, n, sums, in.from(0, l)...);
+  if (l + 2 == lines) return add_lines<2>(terms, n, sums, in.from(0, l)...);
   if (l < lines) add_lines<1>(terms, n, sums, in.from(0, l)...);
 }
 
