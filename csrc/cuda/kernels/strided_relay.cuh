@@ -264,7 +264,8 @@ cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedRe
                   plan.warps,
                   plan.width,
                   static_cast<int>(ceil_div(c.geometry.row.count, plan.parts))};
-  const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts * plan.width);
+  const size_t sums =
+      static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(plan.width);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
   const Order order = order_of(plan);
   const Bands bands{plan.parts, plan.beside, plan.adders, 0};
@@ -297,7 +298,7 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedRelayP
                  static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
                  lattice.along,
                  false};
-  const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts * columns);
+  const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(columns);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
   const Bands bands{plan.parts, plan.beside, plan.adders,
                     plan.folds ? static_cast<int>(lattice.inner * lattice.columns / lattice.fold) : 0};
