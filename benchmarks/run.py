@@ -208,6 +208,8 @@ def _command(arguments: argparse.Namespace) -> str:
             words.append(f"--{name} {','.join(chosen) or 'none'}")
     if arguments.shape:
         words.append(f"--shape {'x'.join(map(str, arguments.shape))} --dim {','.join(map(str, arguments.dim))}")
+    if arguments.device is not None:
+        words.append(f"--device {arguments.device}")
     if arguments.budget is not None:
         words.append(f"--budget {arguments.budget:g}")
     words += [f"--{name}" for name in ("quick", "ncu") if getattr(arguments, name)]

@@ -57,7 +57,8 @@ def test_json_has_everything_and_nothing_private(tmp_path):
     assert (code, found["ok"], found["problems"]) == (0, True, [])
     assert found["schema"] == results.SCHEMA == plots.SCHEMA
     assert found["command"] == (
-        "python benchmarks/run.py --suite rows,backward,host --dtype float32,bfloat16 --shape 40x1001 --dim 1"
+        "python benchmarks/run.py --suite rows,backward,host --dtype float32,bfloat16 --shape 40x1001 --dim 1 "
+        "--device cpu"
     )
     assert {"cpu", "gpu", "cache_bytes"} <= found["machine"].keys()
     assert {"torch", "cuda", "triton", "l1norm", "commit"} <= found["versions"].keys()
@@ -298,9 +299,10 @@ def test_a_lost_gpu_makes_the_run_start_again_with_what_is_left(tmp_path, monkey
 
 
 def test_the_command_says_what_was_chosen_and_no_files(tmp_path):
-    arguments = ["--suite", "dims,host", "--peers", "none", "--budget", "0.15", "--quick", "--json", str(tmp_path)]
+    arguments = ["--suite", "dims,host", "--peers", "none", "--device", "cpu", "--budget", "0.15", "--quick", "--json"]
+    arguments.append(str(tmp_path))
     assert run._command(run._parser().parse_args(arguments)) == (
-        "python benchmarks/run.py --suite dims,host --peers none --budget 0.15 --quick"
+        "python benchmarks/run.py --suite dims,host --peers none --device cpu --budget 0.15 --quick"
     )
 
 
