@@ -140,8 +140,8 @@ struct Place {
   int step_warp;       // the warp's
   bool exists;         // the unit
 
-  // Of the block's thread; block: the number of the block's tile, or tiles.
-  __device__ __forceinline__ Place(const Tiling& t, const Walk& units, int thread_, unsigned block) {
+  // Of the block's thread; block: the number of the block's tile, or tiles. across: warps may lie side by side.
+  __device__ __forceinline__ Place(const Tiling& t, const Walk& units, int thread_, unsigned block, bool across) {
     const int lane = thread_ % 32, step_lanes = 32 / t.lanes;
     tile = t.tile_a_warp() ? thread_ / 32 : 0;
     thread = t.tile_a_warp() ? lane : thread_;
@@ -149,7 +149,7 @@ struct Place {
     unit = t.along ? lane / step_lanes : lane % t.lanes;
     step_lane = t.along ? lane % step_lanes : lane / t.lanes;
     step_warp = thread / 32;
-    if (t.across > 1) {
+    if (across && t.across > 1) {
       unit += step_warp % t.across * t.lanes;
       step_warp /= t.across;
     }

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlo
   cluster.arrive();
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
   const auto make_place = [&] {
-    return Place(t, units, thread_anew(), blockIdx.x / static_cast<unsigned>(cluster.size));
+    return Place(t, units, thread_anew(), blockIdx.x / static_cast<unsigned>(cluster.size), false);
   };
   Held held(strided_places<T, kBackward>(t, cluster.size));
   // A thread a column, of which a tile has 32 at the most.

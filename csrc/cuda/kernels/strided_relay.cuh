@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
            const __grid_constant__ Board board, const __grid_constant__ Order order) {
   constexpr int kSteps = kElements ? kPackBytes / static_cast<int>(sizeof(T)) : 1;
   constexpr int kPacks = kStridedRelayPacks<kBackward, kSteps, sizeof(T)>;
+  constexpr bool kAcross = !kElements || sizeof(T) == 2;  // a warp has all elements side by side, but of halves
   using First = HeldCells<T, kBackward, kPacks, kElements, false, Access::kFirst>;
   using Last = HeldCells<T, kBackward, kPacks, kElements, false, Access::kLast>;
   const BandTask task(task_of(blockIdx.x, order), bands);
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
   const unsigned tile = task.tile, part = task.part;
   double2* const parts = board.parts + static_cast<size_t>(tile) * bands.parts * t.count();
   double2* const totals = board.totals + static_cast<size_t>(tile) * t.count();
-  const auto make_place = [&] { return Place(t, units, thread_anew(), tile); };
+  const auto make_place = [&] { return Place(t, units, thread_anew(), tile, kAcross); };
   // A block of its own, as which it has a part of the steps.
   Cluster alone(false);
   if (task.job == Job::kDivide) {
