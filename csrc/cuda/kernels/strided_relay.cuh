@@ -241,22 +241,36 @@ inline Offsets extent_of(const Geometry& g) {
   return extent;
 }
 
-template <typename T, bool kBackward>
-cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedRelayPlan& plan, void* scratch,
-                          cudaStream_t stream) {
-  const auto function = skewed_kernel<T, kBackward>;
-  const int threads = plan.warps * 32;
-  const size_t columns = static_cast<size_t>(plan.width) + kSectorElements<T>;
-  const size_t pack = kPackBytes / sizeof(T);
-  const size_t shared =
-      std::max({columns * (sizeof(double2) + sizeof(typename Skewed<T, kBackward, 1, Access::kLast>::Result)),
-                static_cast<size_t>(plan.warps * plan.lanes) * pack * sizeof(double2),
-                static_cast<size_t>(threads) * sizeof(double2)});
-  static Prepared prepared;
+// columns: of a tile, with a sum each; period: as in Bands.
+template <typename Shape>
+cudaError_t launch_bands(void (*function)(Call, Shape, Bands, Board, Order), Prepared& prepared, const Call& c,
+                         const Shape& shape, const StridedRelayPlan& plan, int columns, int period, size_t shared,
+                         void* scratch, cudaStream_t stream) {
+  const int threads = plan.warps * plan.across * 32;
+  shared = std::max(shared, static_cast<size_t>(threads) * sizeof(double2));
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared));
   if (error != cudaSuccess) return error;
   error = cudaMemsetAsync(scratch, kUnset, static_cast<size_t>(plan.scratch_bytes), stream);
   if (error != cudaSuccess) return error;
+  const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(columns);
+  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
+  const Bands bands{plan.parts, plan.beside, plan.adders, period};
+  const Order order = order_of(plan);
+  const unsigned blocks = 2 * order.rows * order.slots();
+  function<<<blocks, static_cast<unsigned>(threads), shared, stream>>>(c, shape, bands, board, order);
+  return cudaGetLastError();
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch_skewed(const Call& call, const Lattice& lattice, const StridedRelayPlan& plan, void* scratch,
+                          cudaStream_t stream) {
+  static Prepared prepared;
+  Call c = call;
+  c.geometry = lattice.geometry;
+  const size_t columns = static_cast<size_t>(plan.width) + kSectorElements<T>;
+  const size_t shared =
+      std::max(columns * (sizeof(double2) + sizeof(typename Skewed<T, kBackward, 1, Access::kLast>::Result)),
+               static_cast<size_t>(plan.warps * plan.lanes) * (kPackBytes / sizeof(T)) * sizeof(double2));
   const int64_t outer = c.geometry.rows.count / lattice.inner;
   const Skewing s{lattice.inner,
                   static_cast<unsigned>(plan.tiles / outer),
@@ -265,29 +279,13 @@ cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedRe
                   plan.warps,
                   plan.width,
                   static_cast<int>(ceil_div(c.geometry.row.count, plan.parts))};
-  const size_t sums =
-      static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(plan.width);
-  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
-  const Order order = order_of(plan);
-  const Bands bands{plan.parts, plan.beside, plan.adders, 0};
-  function<<<2 * order.rows * order.slots(), static_cast<unsigned>(threads), shared, stream>>>(c, s, bands, board,
-                                                                                               order);
-  return cudaGetLastError();
+  return launch_bands(skewed_kernel<T, kBackward>, prepared, c, s, plan, plan.width, 0, shared, scratch, stream);
 }
 
 template <typename T, bool kBackward, bool kElements>
 cudaError_t launch(const Call& call, const Lattice& lattice, const StridedRelayPlan& plan, void* scratch,
                    cudaStream_t stream) {
-  const auto function = kernel<T, kBackward, kElements>;
-  const int threads = plan.warps * plan.across * 32, columns = lattice.columns * plan.lanes * plan.across;
-  const size_t shared =
-      std::max(Desk<T, kBackward>::bytes(columns, plan.warps, 1), static_cast<size_t>(threads) * sizeof(double2));
   static Prepared prepared;
-  cudaError_t error =
-      prepared.for_launch(call.device, reinterpret_cast<const void*>(function), static_cast<int>(shared));
-  if (error != cudaSuccess) return error;
-  error = cudaMemsetAsync(scratch, kUnset, static_cast<size_t>(plan.scratch_bytes), stream);
-  if (error != cudaSuccess) return error;
   Call c = call;
   c.geometry = lattice.geometry;
   const Tiling t{lattice.denominator_step,
@@ -299,14 +297,9 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedRelayP
                  static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
                  lattice.along,
                  false};
-  const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(columns);
-  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
-  const Bands bands{plan.parts, plan.beside, plan.adders,
-                    plan.folds ? static_cast<int>(lattice.inner * lattice.columns / lattice.fold) : 0};
-  const Order order = order_of(plan);
-  const unsigned blocks = 2 * order.rows * order.slots();
-  function<<<blocks, static_cast<unsigned>(threads), shared, stream>>>(c, t, bands, board, order);
-  return cudaGetLastError();
+  const int period = plan.folds ? static_cast<int>(lattice.inner * lattice.columns / lattice.fold) : 0;
+  return launch_bands(kernel<T, kBackward, kElements>, prepared, c, t, plan, t.count(), period,
+                      Desk<T, kBackward>::bytes(t.count(), plan.warps, 1), scratch, stream);
 }
 
 }  // namespace strided_relay_kernel
@@ -319,10 +312,8 @@ cudaError_t strided_relay(const Call& call, const StridedRelayPlan& plan, void* 
   Lattice lattice = lattice_of(call, kPackBytes);
   if (plan.folds) lattice = folded(lattice, kPackBytes / element_size(call.dtype));
   if (plan.skewed) {
-    Call c = call;
-    c.geometry = lattice.geometry;
-    return call.grad == nullptr ? launch_skewed<T, false>(c, lattice, plan, scratch, stream)
-                                : launch_skewed<T, true>(c, lattice, plan, scratch, stream);
+    return call.grad == nullptr ? launch_skewed<T, false>(call, lattice, plan, scratch, stream)
+                                : launch_skewed<T, true>(call, lattice, plan, scratch, stream);
   }
   if (lattice.unit == Unit::kElement) {
     return call.grad == nullptr ? launch<T, false, true>(call, lattice, plan, scratch, stream)
