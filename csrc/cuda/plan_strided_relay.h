@@ -20,6 +20,9 @@ constexpr int strided_relay_packs(bool backward, int elements, int64_t element_s
 template <bool kBackward, int kElements, int kSize>
 constexpr int kStridedRelayPacks = strided_relay_packs(kBackward, kElements, kSize);
 
+// Elements of 32 bytes, of which writes to memory should have all.
+constexpr int sector_elements(int64_t element_size) { return static_cast<int>(2 * kPackBytes / element_size); }
+
 // The strided relay: `lanes` lanes of `across` warps lie side by side over the `width` units of a tile. A tile's steps
 // are cut in `parts`; blocks of `warps` times as many warps sum a part each, `adders` blocks add those sums, and others
 // divide the parts behind them.
@@ -50,18 +53,18 @@ inline LatticeShape folded_shape(const LatticeShape& s) {
 
 // The rest of the plan. False where sums, which go through device memory, are more than it is for.
 inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
-  const int pack = static_cast<int>(kPackBytes / s.element_size), elements = plan.skewed ? 1 : s.elements;
+  const int sector = sector_elements(s.element_size), elements = plan.skewed ? 1 : s.elements;
   int64_t tiles = ceil_div(s.units, plan.width), columns = plan.lanes * plan.across * s.columns;
   if (plan.skewed) {
     // Packs that begin up to a sector earlier end up to a sector earlier.
-    tiles = s.units / s.inner * ceil_div(s.inner + 2 * pack - 1, plan.width);
+    tiles = s.units / s.inner * ceil_div(s.inner + sector - 1, plan.width);
     columns = plan.width;
   }
   const int64_t a_block = static_cast<int64_t>(plan.warps) * (32 / plan.lanes) * elements *
                           strided_relay_packs(backward, elements, s.element_size);
   const int64_t parts = ceil_div(s.steps, a_block);
   plan.adders =
-      plan.folds ? 1 : static_cast<int>(std::max<int64_t>(columns / (plan.skewed ? 2 * pack : kColumnsAnAdder), 1));
+      plan.folds ? 1 : static_cast<int>(std::max<int64_t>(columns / (plan.skewed ? sector : kColumnsAnAdder), 1));
   if (parts >= INT32_MAX / 4 || tiles > INT32_MAX / (2 * (parts + plan.adders))) return false;
   plan.parts = static_cast<int>(parts);
   plan.tiles = static_cast<int>(tiles);
@@ -104,7 +107,7 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
 // warp's steps begin alike, as every eighth of float32 do.
 inline bool skewed_relay_of(const LatticeShape& s, bool backward, int lanes, const Device& device,
                             StridedRelayPlan& plan) {
-  const int pack = static_cast<int>(kPackBytes / s.element_size), sector = 2 * pack;
+  const int pack = static_cast<int>(kPackBytes / s.element_size), sector = sector_elements(s.element_size);
   plan.lanes = lanes;
   plan.across = 1;
   plan.width = lanes * pack - sector;
@@ -123,7 +126,7 @@ inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const D
   // Elements one by one take 128.
   const bool fits = s.steps * 256 <= device.l2_bytes / 5;
   if (s.skewed) {
-    const int64_t pack = kPackBytes / s.element_size, columns = s.inner + 2 * pack - 1;
+    const int64_t pack = kPackBytes / s.element_size, columns = s.inner + sector_elements(s.element_size) - 1;
     const auto side = [&](int lanes) { return ceil_div(columns, (lanes - 2) * pack) * lanes; };
     // Of the fewest lanes in all tiles.
     int lanes = fits || backward ? 16 : 32;

@@ -20,7 +20,7 @@ struct Skewing {
 };
 
 template <typename T>
-constexpr int kSectorElements = 2 * kPackBytes / static_cast<int>(sizeof(T));
+constexpr int kSectorElements = sector_elements(sizeof(T));
 
 // A block's tile and part of the steps.
 template <typename T>
