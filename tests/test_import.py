@@ -88,6 +88,8 @@ def digest(l1norm, torch):
             ((300, 37), 0),
             ((5, 130, 19), 1),
             ((6, 7, 8, 9), (0, 2)),
+            ((5, 40, 9, 49), (1, 3)),
+            ((3, 5, 1009), 1),
             ((77, 99), None),
         ):
             x = make_rows("lognormal", *shape, dtype=dtype)

@@ -18,6 +18,21 @@ def dtype(request):
 LENGTHS = [1, 2, 3, 5, 8, 31, 64, 100, 1023, 4099, 65535]
 
 
+# Results from 32 MiB on, whose pages a CPU maps itself.
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((300, 32771), 1), ((300, 32771), 0), ((9, 40, 5, 5003), (1, 3)), ((5, 3, 600_011), 1)]
+)
+def test_a_large_new_result_has_the_bits_of_out(shape, dim):
+    x = make_rows("randn", *shape)
+    out = torch.full_like(x, torch.nan)
+    l1norm.l1_norm(x, dim, out=out)
+    for view, expected in ((x, out), (x.transpose(0, -1), out.transpose(0, -1))):
+        dims = [dim] if isinstance(dim, int) else dim
+        if view is not x:
+            dims = [{0: len(shape) - 1, len(shape) - 1: 0}.get(d, d) for d in dims]
+        assert_same_bits(l1norm.l1_norm(view, dims), expected)
+
+
 @pytest.mark.parametrize("length", LENGTHS)
 def test_out_is_written_and_nothing_around_it(length, dtype, device):
     x = make_rows("randn", 3, length, dtype=dtype, device=device)

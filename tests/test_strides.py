@@ -86,7 +86,12 @@ SHAPES = {
     "columns too long for a cache": ((4099, 130), 0),
     "short rows": ((20_001, 3), 1),
     "short rows of columns": ((3001, 3, 16), 1),
+    "short columns": ((3, 5, 40_009), 1),
+    "short columns of a narrow width": ((2003, 7, 9), 1),
     "rows in runs": ((5, 64, 9, 48), (1, 3)),
+    "rows in runs of an odd width": ((5, 40, 9, 49), (1, 3)),
+    "rows in long runs": ((3, 20, 6, 500), (1, 3)),
+    "rows in runs in two loops": ((3, 6, 5, 7, 4, 16), (1, 3, 5)),
     "columns in runs": ((5, 64, 9, 48), (0, 2)),
 }
 VIEWS = {

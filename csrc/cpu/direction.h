@@ -23,33 +23,45 @@ struct Numbers {
 struct Forward {
   static constexpr bool kGrad = false;
 
-  // hi, lo, shift, inverse.
+  // inverse, shift; two with room for two of floats each.
   static constexpr int64_t kNumbers = 4;
-  static constexpr int64_t kShared = 4;  // the first ones, known once a row's sum is
 
-  static Divisors divisors(const Numbers& a) { return {a[0], a[1], a[2], a[3]}; }
+  static Divisors divisors(Sums sums, const Numbers& a) {
+    float *const floats = reinterpret_cast<float*>(a[2]), *const more = reinterpret_cast<float*>(a[3]);
+    return {sums.hi, sums.lo, a[0], a[1], floats, floats + a.space, more, reinterpret_cast<uint32_t*>(more + a.space)};
+  }
 
-  template <typename Value>
-  static void open(const Call&, const int64_t*, int64_t, int64_t, const Numbers&) {}
+  template <typename Value, typename Spread>
+  static void open(const Call&, const int64_t*, int64_t, const Numbers&, const Spread&) {}
 
   static void sum(const LineKernels& kernels, const LinesOf& from, const Extent& extent, const Numbers&, Sums sums) {
     kernels.sum(from.input, extent, sums);
   }
 
+  static void finish(const Call& c, const Kernels& kernels, int64_t columns, Sums sums, const Numbers& a) {
+    kernels.make_divisors(sums, columns, c.count, c.eps, divisors(sums, a));
+  }
+
+  // Of each `part` columns.
   template <typename Value>
-  static void finish(const Call& c, const Kernels& kernels, const int64_t* denominators, int64_t n, Sums sums,
-                     const Numbers& a, bool first) {
-    kernels.make_divisors(sums, n, c.count, c.eps, divisors(a));
-    if (c.denominator == nullptr || !first) return;
-    for (int64_t i = 0; i < n; ++i) {
-      const Divisor m{a[0][i], a[1][i], static_cast<int>(a[2][i])};
-      static_cast<Value*>(c.denominator)[denominators[i]] = rounded(m, Value{});
+  static void write_denominators(const Call& c, const int64_t* at, int64_t columns, int64_t part, Sums sums,
+                                 const Numbers& a) {
+    if (c.denominator == nullptr) return;
+    const Divisors d = divisors(sums, a);
+    for (int64_t i = 0; i < columns; i += part) {
+      const Divisor m{d.hi[i], d.lo[i], sizeof(Value) == sizeof(double) ? static_cast<int>(d.shift[i]) : 0};
+      static_cast<Value*>(c.denominator)[at[i / part]] = rounded(m, Value{});
     }
   }
 
-  static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent,
+  static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent, Sums sums,
                     const Numbers& a, bool streaming) {
-    kernels.divide(from.input, y, extent, divisors(a), streaming);
+    kernels.divide(from.input, y, extent, divisors(sums, a), streaming);
+  }
+
+  static void at_once(const Call& c, const Kernels& kernels, const LinesOf& from, const LinesTo& y,
+                      const Extent& extent, Sums sums, const Numbers& a, bool streaming) {
+    kernels.normalize(from.input, y, extent, divisors(sums, a), c.count, c.eps, streaming);
   }
 };
 
@@ -63,37 +75,39 @@ struct Backward {
 
   // inverse, inverse_low, through, through_low, m, pairs; the divisors' gradients; scales of products.
   static constexpr int64_t kNumbers = 8;
-  static constexpr int64_t kShared = 6;
 
   static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4], a[5]}; }
 
-  // n columns, of them `rows` different ones.
-  template <typename Value>
-  static void open(const Call& c, const int64_t* denominators, int64_t rows, int64_t n, const Numbers& a) {
+  template <typename Value, typename Spread>
+  static void open(const Call& c, const int64_t* denominators, int64_t rows, const Numbers& a, const Spread& spread) {
     for (int64_t i = 0; i < rows; ++i) {
       a[4][i] = number<Value>(c.denominator, denominators[i]);
       a[6][i] = number<Value>(c.grad_denominator, denominators[i]);
+      if constexpr (sizeof(Value) == sizeof(double)) a[7][i] = dot_scale<Value>(a[4][i], c.count);
     }
-    for (int64_t i = rows; i < rows + kColumnPadding; ++i) a[4][i] = 1.0, a[6][i] = 0.0;
-    if constexpr (sizeof(Value) == sizeof(double)) {
-      for (int64_t i = 0; i < rows; ++i) a[7][i] = dot_scale<Value>(a[4][i], c.count);
-      for (int64_t i = rows; i < n + kColumnPadding; ++i) a[7][i] = a[7][i - rows];
-    }
+    for (int k : {4, 6}) spread(a[k]);
+    if constexpr (sizeof(Value) == sizeof(double)) spread(a[7]);
   }
 
   static void sum(const LineKernels& kernels, const LinesOf& from, const Extent& extent, const Numbers& a, Sums sums) {
     kernels.dot(from.grad, from.input, extent, a[7], sums);
   }
 
-  template <typename Value>
-  static void finish(const Call& c, const Kernels& kernels, const int64_t*, int64_t n, Sums sums, const Numbers& a,
-                     bool) {
-    kernels.make_gradients(sums, a[4], a[6], n, c.count, c.eps, gradients(a));
+  static void finish(const Call& c, const Kernels& kernels, int64_t columns, Sums sums, const Numbers& a) {
+    kernels.make_gradients(sums, a[4], a[6], columns, c.count, c.eps, gradients(a));
   }
 
-  static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent,
+  template <typename Value>
+  static void write_denominators(const Call&, const int64_t*, int64_t, int64_t, Sums, const Numbers&) {}
+
+  static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent, Sums,
                     const Numbers& a, bool streaming) {
     kernels.differentiate(from.grad, from.input, y, extent, gradients(a), streaming);
+  }
+
+  static void at_once(const Call& c, const Kernels& kernels, const LinesOf& from, const LinesTo& y,
+                      const Extent& extent, Sums, const Numbers& a, bool streaming) {
+    kernels.normalize_backward(from.grad, from.input, y, extent, a[7], a[4], a[6], c.count, c.eps, streaming);
   }
 };
 

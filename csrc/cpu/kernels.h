@@ -32,11 +32,19 @@ struct Sums {
   Sums from(int64_t i) const { return {hi + i, lo + i}; }
 };
 
-// What columns are divided by: a Divisor's fields, and 1 / hi, or NaN where the vectors cannot divide.
+// What columns are divided by: a Divisor's fields, and what vectors divide by, NaN where they cannot.
 struct Divisors {
-  double *hi, *lo, *shift, *inverse;
+  double *hi, *lo;
+  double* inverse;    // not of floats
+  double* shift;      // of doubles alone
+  float* reciprocal;  // of floats and half types
+  // Of floats: the divisor as a sum of two, and twice the least bits that are divided by it, less one.
+  float *first, *second;
+  uint32_t* least;
 
-  Divisors from(int64_t i) const { return {hi + i, lo + i, shift + i, inverse + i}; }
+  Divisors from(int64_t i) const {
+    return {hi + i, lo + i, inverse + i, shift + i, reciprocal + i, first + i, second + i, least + i};
+  }
 };
 
 // A Gradient's fields.
@@ -78,7 +86,18 @@ using Copy = void (*)(const void* from, void* to, const Block& block);
 struct Kernels {
   LineKernels rows;     // a line is of one row
   LineKernels columns;  // a line is across rows
-  void (*make_divisors)(Sums sums, int64_t n, Count count, double eps, Divisors divisors);
+  // All steps for columns of few lines, so that numbers and elements stay in the first cache. Of the divisors, hi, lo
+  // and shift are left behind.
+  void (*normalize)(const Lines& x, const LinesTo& y, const Extent& extent, const Divisors& divisors, Count count,
+                    double eps, bool streaming);
+  // m, h and scales as below and above.
+  void (*normalize_backward)(const Lines& g, const Lines& x, const LinesTo& y, const Extent& extent,
+                             const double* scales, const double* m, const double* h, Count count, double eps,
+                             bool streaming);
+  // The sums of n times `part` columns become those of n.
+  void (*add_parts)(Sums sums, int64_t n, int64_t part);
+  // The sums' arrays may be the divisors'.
+  void (*make_divisors)(Sums sums, int64_t n, Count count, double eps, const Divisors& divisors);
   // m: the divisors; h: their gradients.
   void (*make_gradients)(Sums dots, const double* m, const double* h, int64_t n, Count count, double eps,
                          Gradients gradients);

@@ -17,15 +17,19 @@ void run_tiles(const Call& c, const Layout& layout, int64_t threads) {
   using Source = Rows<Direction>;
   const int64_t rows = c.geometry.rows.count, length = c.geometry.row.count;
 
-  if (layout.tiles >= threads || rows * length < 2 * kGrain) {
+  if (layout.at_once || layout.tiles >= threads || rows * length < 2 * kGrain) {
     const int64_t elements = std::max<int64_t>(layout.rows * length, 1);
     torch::stable::parallel_for(0, layout.tiles, std::max<int64_t>(kGrain / elements, 1),
                                 [&](int64_t from, int64_t to) {
                                   Source source(c, layout);
                                   for (int64_t tile = from; tile < to; ++tile) {
                                     source.open(tile);
-                                    source.sum(0, length);
-                                    source.write(0, length, true);
+                                    if (layout.at_once) {
+                                      source.at_once();
+                                    } else {
+                                      source.sum(0, length);
+                                      source.write(0, length, true);
+                                    }
                                   }
                                 });
     return;
@@ -78,11 +82,17 @@ void prepare_pages(const Call& c, const Layout& layout) {
 }
 
 template <typename Direction>
-void run(const Call& c) {
+void run_parts(const Call& c, int64_t part) {
   const int64_t threads = torch::stable::get_num_threads();
-  const Layout layout = make_layout(c, threads);
+  const Layout layout = make_layout(c, part, threads);
   prepare_pages(c, layout);
   run_tiles<Direction>(c, layout, threads);
+}
+
+template <typename Direction>
+void run(const Call& c) {
+  const int64_t part = part_of(c);
+  part == 1 ? run_parts<Direction>(c, 1) : run_parts<Direction>(make_rows_of_parts(c, part), part);
 }
 
 }  // namespace

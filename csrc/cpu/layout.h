@@ -82,28 +82,54 @@ struct Layout {
   static constexpr int64_t kMostRows = 1024;
 
   bool by_columns;  // vectors lie across rows, not along them
+  int64_t part;     // neighbours of a row that are rows of their own until their sums are added
   int64_t rows;     // of a tile, at most
   int64_t fold;     // elements of a row that a line of a tile holds, of every row
   bool groups;      // of lines, one for each run of neighbouring rows, of which a tile has several
   int64_t line;     // columns of a line
+  bool at_once;     // whole rows, by normalize() or normalize_backward()
   int64_t tiles;
+  int64_t run;          // rows that tiles do not reach beyond
   int64_t tiles_a_run;  // 0: tiles pay no heed to runs
   int64_t chunk;        // elements of a row that are copied together
   int64_t reach;        // elements of the output from a tile's first to its last
   bool direct[3];       // input, grad, output: worked on where they are, without a copy
 
-  int64_t first_row(int64_t tile, const Geometry& g) const {
+  int64_t first_row(int64_t tile) const {
     if (tiles_a_run == 0) return tile * rows;
-    return tile / tiles_a_run * Inner(g.rows).size + tile % tiles_a_run * rows;
+    return tile / tiles_a_run * run + tile % tiles_a_run * rows;
   }
 
   int64_t rows_in(int64_t tile, const Geometry& g) const {
     if (tiles_a_run == 0) return std::min(rows, g.rows.count - tile * rows);
-    return std::min(rows, Inner(g.rows).size - tile % tiles_a_run * rows);
+    return std::min(rows, run - tile % tiles_a_run * rows);
   }
 };
 
-inline Layout make_layout(const Call& c, int64_t threads) {
+// How many neighbours in memory make a part of a row, where rows consist of many such parts; else 1.
+inline int64_t part_of(const Call& c) {
+  constexpr int64_t kLeast = 8, kMost = 512;
+  constexpr int64_t kMany = 4;
+  const Walk &rows = c.geometry.rows, &row = c.geometry.row;
+  const Inner k(rows), l(row);
+  const bool together = l.stride.input == 1 && l.stride.output == 1 && (c.grad == nullptr || l.stride.grad == 1);
+  if (!together || c.input_dtype != c.dtype || row.dims < 2 || rows.dims < 1 || rows.dims == kMaxDims) return 1;
+  return l.size >= kLeast && l.size <= kMost && row.count >= kMany * l.size && k.size >= kMany ? l.size : 1;
+}
+
+// Every element of a part as a row of its own, until sums are added: vectors across parts need no addition of lanes.
+inline Call make_rows_of_parts(Call c, int64_t part) {
+  Walk &rows = c.geometry.rows, &row = c.geometry.row;
+  row.count /= part;
+  --row.dims;
+  rows.count *= part;
+  rows.size[rows.dims] = part;
+  rows.stride[rows.dims] = {1, 1, 1, 0};
+  ++rows.dims;
+  return c;
+}
+
+inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
   constexpr int64_t kCacheBytes = 512 << 10;  // that a tile had better stay below, so that it is read from memory once
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
   constexpr int64_t kChunkBytes = 64 << 10;
@@ -116,6 +142,7 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
   constexpr int64_t kLeastRows = 128;        // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kFolded = 192;           // columns in a line of narrow tiles
+  constexpr int64_t kFewLines = 16;          // that repay a column's numbers being made anew, and are near each other
 
   const Geometry& g = c.geometry;
   const Inner k(g.rows), l(g.row);
@@ -124,16 +151,19 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   const bool used[] = {true, backward, true};
 
   Layout t{};
+  t.part = part;
+  t.run = k.size;
   const auto across = [&](int64_t Offsets::* o) {
     return length == 1 || (rows > 1 && k.stride.*o != 0 && k.stride.*o < l.stride.*o);
   };
   const auto reach = [&] {
-    int64_t last = t.groups ? t.rows / k.size * g.rows.stride[0].output : t.rows * k.stride.output;
+    int64_t last = t.groups ? t.rows / k.size * g.rows.stride[g.rows.dims - 2].output : t.rows * k.stride.output;
     for (int d = 0; d < g.row.dims; ++d) last += (g.row.size[d] - 1) * g.row.stride[d].output;
     return std::max(t.rows * length, last);
   };
-  t.by_columns = rows > 0 && length > 0 &&
-                 (across(&Offsets::output) || across(&Offsets::input) || (length <= kShortRow && rows >= kShortRun));
+  t.by_columns =
+      rows > 0 && length > 0 &&
+      (part > 1 || across(&Offsets::output) || across(&Offsets::input) || (length <= kShortRow && rows >= kShortRun));
   t.fold = 1;
   if (!t.by_columns) {
     const auto unit = [&](int i) { return !(casts && i == 0) && l.stride.*kOperands[i] == 1; };
@@ -164,13 +194,16 @@ inline Layout make_layout(const Call& c, int64_t threads) {
     most = std::min(most, (rows / (4 * threads) + kLeastRows - 1) / kLeastRows * kLeastRows);
   }
   most = std::clamp(most, kLeastRows, Layout::kMostRows);
-  // Runs in two loops, of tiles that hold several.
-  const bool grouped = !folds && g.rows.dims == 2 && k.size >= kLeastGroup && 2 * k.size <= most && each_used(unit);
+  // Runs of the two innermost loops, of tiles that hold several.
+  const bool grouped =
+      part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most && each_used(unit));
   if (grouped) {
-    const int64_t runs = std::min(most / k.size, g.rows.size[0]);
+    const int64_t size = g.rows.size[g.rows.dims - 2], runs = std::clamp<int64_t>(most / k.size, 1, size);
     t.groups = true;
     t.rows = runs * k.size;
-    t.tiles = (g.rows.size[0] + runs - 1) / runs;
+    t.run = size * k.size;
+    t.tiles_a_run = (size + runs - 1) / runs;
+    t.tiles = rows / t.run * t.tiles_a_run;
     for (int i = 0; i < 3; ++i) t.direct[i] = unit(i);
   } else if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
     const int64_t cuts = (k.size + most - 1) / most;
@@ -186,7 +219,8 @@ inline Layout make_layout(const Call& c, int64_t threads) {
   }
   t.line = grouped ? k.size : t.rows * t.fold;
   t.reach = reach();
-  const bool whole = length * t.rows * size <= kScratchBytes;
+  t.at_once = part == 1 && t.fold == 1 && length <= kFewLines && g.row.dims <= 1;
+  const bool whole = t.at_once || length * t.rows * size <= kScratchBytes;
   t.chunk = whole ? length : std::max(kChunkBytes / (t.rows * size) / t.fold * t.fold, t.fold);
   return t;
 }

@@ -51,7 +51,7 @@ class Tiles {
 
   void open(int64_t tile) {
     rows_ = layout_.rows_in(tile, call_.geometry);
-    const int64_t row = layout_.first_row(tile, call_.geometry);
+    const int64_t row = layout_.first_row(tile);
     if (row == next_row_) {
       first_.advance(row - row_);
     } else {
@@ -177,11 +177,11 @@ class Rows : Tiles<Direction> {
   Rows(const Call& c, const Layout& layout)
       : Base(c, layout),
         line_kernels_(layout.by_columns ? kernels_.columns : kernels_.rows),
-        space_(layout.rows * layout.fold + 2 * kColumnPadding),
-        arrays_(new double[static_cast<size_t>((2 + Direction::kNumbers) * space_)]),
+        space_((layout.rows * layout.fold + 3 * kColumnPadding - 1) / kColumnPadding * kColumnPadding),
+        arrays_(new Line[static_cast<size_t>((2 + Direction::kNumbers) * space_ / kColumnPadding)]),
         denominators_(new int64_t[static_cast<size_t>(layout.rows)]),
-        sums_{arrays_.get(), arrays_.get() + space_},
-        numbers_{arrays_.get() + 2 * space_, space_} {}
+        sums_{arrays_[0].numbers, arrays_[0].numbers + space_},
+        numbers_{arrays_[0].numbers + 2 * space_, space_} {}
 
   void open(int64_t tile) {
     Base::open(tile);
@@ -190,13 +190,16 @@ class Rows : Tiles<Direction> {
     const int64_t stride = Inner(call_.geometry.rows).stride.denominator;
     Runs runs = this->first_;
     for (int64_t k = 0; k < rows_;) {
-      const int64_t n = std::min(runs.left(), rows_ - k);
-      for (int64_t i = 0; i < n; ++i) denominators_[k + i] = runs.at().denominator + i * stride;
+      const int64_t n = layout_.part > 1 ? layout_.part : std::min(runs.left(), rows_ - k);
+      for (int64_t i = 0; i < n; i += layout_.part) {
+        denominators_[(k + i) / layout_.part] = runs.at().denominator + i * stride;
+      }
       k += n;
       if (k < rows_) runs.advance(n);
     }
     of_value([&](auto value) {
-      Direction::template open<decltype(value)>(call_, denominators_.get(), rows_, width_, numbers_);
+      Direction::template open<decltype(value)>(call_, denominators_.get(), rows_ / layout_.part, numbers_,
+                                                [&](double* numbers) { spread(numbers); });
     });
   }
 
@@ -215,39 +218,72 @@ class Rows : Tiles<Direction> {
   }
 
   void write(int64_t begin, int64_t end, bool first) {
-    std::fill(sums_.hi + rows_, sums_.hi + rows_ + kColumnPadding, 1.0);
-    std::fill(sums_.lo + rows_, sums_.lo + rows_ + kColumnPadding, 0.0);
-    of_value([&](auto value) {
-      Direction::template finish<decltype(value)>(call_, kernels_, denominators_.get(), rows_, sums_, numbers_, first);
-    });
-    if (layout_.fold > 1) {
-      for (int64_t a = 0; a < Direction::kShared; ++a) {
-        for (int64_t i = rows_; i < width_ + kColumnPadding; ++i) numbers_[a][i] = numbers_[a][i - rows_];
-      }
-    }
+    if (layout_.part > 1) kernels_.add_parts(sums_, rows_ / layout_.part, layout_.part);
+    spread(sums_.hi);
+    spread(sums_.lo);
+    Direction::finish(call_, kernels_, width_, sums_, numbers_);
+    if (first) write_denominators();
+    prepare();
     const bool direct = layout_.direct[2];
-    if (layout_.rows > 1 && layout_.reach * size_ <= Pages::kMostBytes) {
-      this->pages_.prepare(static_cast<char*>(call_.output) + this->first_.at().output * size_, layout_.reach * size_);
-    }
     const int64_t y_step = direct ? line_stride(2) : width_;
     this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
       const LinesOf from = lines(runs, at, n);
       char* const y = this->place(runs);
       if (layout_.rows == 1 && direct) this->pages_.prepare(y, n * size_);
       each_part(from, n, [&](const LinesOf& part, int64_t line, const Extent& extent) {
-        Direction::write(line_kernels_, part, {y + line * y_step * size_, y_step, groups_stride(2)}, extent, numbers_,
-                         this->streaming_ && direct);
+        Direction::write(line_kernels_, part, {y + line * y_step * size_, y_step, groups_stride(2)}, extent, sums_,
+                         numbers_, this->streaming_ && direct);
       });
       this->written(runs, n);
     });
   }
 
+  // sum() and write() of whole rows, where the layout says so.
+  void at_once() {
+    prepare();
+    const LinesOf from = lines(this->start_, 0, layout_.chunk);
+    const bool direct = layout_.direct[2];
+    const int64_t columns = std::min(rows_, layout_.line);
+    Direction::at_once(call_, kernels_, from,
+                       {this->place(this->start_), direct ? line_stride(2) : rows_, groups_stride(2)},
+                       Extent{rows_ / columns, layout_.chunk, columns}, sums_, numbers_, this->streaming_ && direct);
+    this->written(this->start_, layout_.chunk);
+    write_denominators();
+  }
+
   Sums sums() { return sums_; }
 
  private:
+  // Maps the pages that a tile's rows reach over, where it has several.
+  void prepare() {
+    if (layout_.rows == 1 || layout_.reach * size_ > Pages::kMostBytes) return;
+    this->pages_.prepare(static_cast<char*>(call_.output) + this->first_.at().output * size_, layout_.reach * size_);
+  }
+
+  void write_denominators() const {
+    of_value([&](auto value) {
+      Direction::template write_denominators<decltype(value)>(call_, denominators_.get(), rows_, layout_.part, sums_,
+                                                              numbers_);
+    });
+  }
+
+  struct alignas(64) Line {  // of the cache: vectors of numbers do not cross them
+    double numbers[kColumnPadding];
+  };
+
   template <typename Work>
   void of_value(const Work& work) const {
     call_.dtype == DType::kDouble ? work(double{}) : work(float{});
+  }
+
+  // Gives every column its row's number, which as many columns have as there are rows.
+  void spread(double* numbers) const {
+    if (layout_.part > 1) {
+      for (int64_t k = rows_ / layout_.part; k-- > 0;) {
+        std::fill_n(numbers + k * layout_.part, layout_.part, numbers[k]);
+      }
+    }
+    for (int64_t i = rows_; i < width_ + kColumnPadding; ++i) numbers[i] = numbers[i - rows_];
   }
 
   LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
@@ -263,7 +299,14 @@ class Rows : Tiles<Direction> {
   }
 
   int64_t groups_stride(int operand) const {
-    return layout_.groups ? call_.geometry.rows.stride[0].*kOperands[operand] : 0;
+    const Walk& rows = call_.geometry.rows;
+    return layout_.groups ? rows.stride[rows.dims - 2].*kOperands[operand] : 0;
+  }
+
+  // Whether groups follow each other without a gap.
+  bool joins_groups() const {
+    const auto joins = [&](int operand) { return groups_stride(operand) == layout_.line; };
+    return layout_.groups && joins(0) && (!Direction::kGrad || joins(1)) && joins(2);
   }
 
   // Whole lines of n elements a row, and a line of what is left.
@@ -272,7 +315,7 @@ class Rows : Tiles<Direction> {
     if (!layout_.by_columns) return work(from, 0, Extent{1, rows_, n});
     const int64_t count = n / layout_.fold, rest = n % layout_.fold;
     if (count > 0) {
-      const int64_t columns = std::min(width_, layout_.line);
+      const int64_t columns = joins_groups() ? width_ : std::min(width_, layout_.line);
       work(from, 0, Extent{width_ / columns, count, columns});
     }
     const auto last = [&](const Lines& x) {
@@ -283,7 +326,7 @@ class Rows : Tiles<Direction> {
 
   const LineKernels& line_kernels_;
   const int64_t space_;
-  std::unique_ptr<double[]> arrays_;
+  std::unique_ptr<Line[]> arrays_;
   std::unique_ptr<int64_t[]> denominators_;
   const Sums sums_;
   const Numbers numbers_;

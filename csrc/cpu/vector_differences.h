@@ -68,7 +68,7 @@ struct Differences {
 
   Gradient gradient;
 
-  void each(int64_t i, const Element* g, const Element* x, Element* y, int64_t n) const {
+  __attribute__((noinline)) void each(int64_t i, const Element* g, const Element* x, Element* y, int64_t n) const {
     for (int64_t k = 0; k < n; ++k) y[k] = Type::differentiate(g[k], x[k], gradient.at(i + k));
   }
 

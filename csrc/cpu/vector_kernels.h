@@ -23,6 +23,16 @@ L1NORM_INLINE void run_block(const Operation& operation, int64_t i, Element* y, 
   for (int k = 0; k < vectors * kLanes / kWidth; ++k) store<streaming>(y + k * kWidth, results[k]);
 }
 
+// The elements from i to n, fewer than two vectors.
+template <typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_rest(const Operation& operation, int64_t i, int64_t n, Element* y, const Inputs*... in) {
+  if (i + kLanes <= n) run_block<1, false>(operation, i, y + i, (in + i)...), i += kLanes;
+  if (i == n) return;
+  Part<Element> rest;
+  run_block<1, false>(operation, i, rest.elements, Part<Element>(in + i, n - i).elements...);
+  rest.copy_to(y + i, n - i);
+}
+
 // The elements from i to n; y may be an input.
 template <bool streaming, typename Operation, typename Element, typename... Inputs>
 L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, Element* y, const Inputs*... in) {
@@ -31,18 +41,15 @@ L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, El
   }
   if (i + 4 * kLanes <= n) run_block<4, streaming>(operation, i, y + i, (in + i)...), i += 4 * kLanes;
   if (i + 2 * kLanes <= n) run_block<2, streaming>(operation, i, y + i, (in + i)...), i += 2 * kLanes;
-  if (i + kLanes <= n) run_block<1, streaming>(operation, i, y + i, (in + i)...), i += kLanes;
-  if (i == n) return;
-  Part<Element> rest;
-  run_block<1, false>(operation, i, rest.elements, Part<Element>(in + i, n - i).elements...);
-  rest.copy_to(y + i, n - i);
+  if (i < n) run_rest(operation, i, n, y, in...);
 }
 
 template <typename Operation, typename Element, typename... Inputs>
 void run_line(const Operation& operation, int64_t n, bool streaming, Element* y, const Inputs*... in) {
-  if (streaming && n >= 2 * kBlock * kLanes) {  // whole cache lines only: what is left of one costs more than it saves
-    constexpr int64_t kLine = 64 / sizeof(Element);
-    const int64_t head = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
+  // Whole cache lines only: what is left of one costs more than it saves.
+  constexpr int64_t kLine = 64 / sizeof(Element);
+  const int64_t head = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
+  if (streaming && (n >= 2 * kBlock * kLanes || (head == 0 && n % kLine == 0))) {
     const int64_t end = head + (n - head) / kLine * kLine;
     run_body<false>(operation, 0, head, y, in...);
     run_body<true>(operation, head, end, y, in...);
@@ -50,6 +57,29 @@ void run_line(const Operation& operation, int64_t n, bool streaming, Element* y,
   } else {
     run_body<false>(operation, 0, n, y, in...);
   }
+}
+
+constexpr int64_t kShort = kBlock * kLanes;  // elements of lines that are not worth a call
+
+// A line of at most kShort elements.
+template <typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_short_line(const Operation& operation, int64_t n, bool streaming, Element* y,
+                                  const Inputs*... in) {
+  constexpr int64_t kStep = 2 * kLanes;
+  const bool aligned = ((reinterpret_cast<uintptr_t>(y) | static_cast<uintptr_t>(n) * sizeof(Element)) & 63) == 0;
+  int64_t i = 0;
+  if (streaming && aligned) {
+    for (; i + kStep <= n; i += kStep) run_block<2, true>(operation, i, y + i, (in + i)...);
+  } else {
+    for (; i + kStep <= n; i += kStep) run_block<2, false>(operation, i, y + i, (in + i)...);
+  }
+  if (i < n) run_rest(operation, i, n, y, in...);
+}
+
+template <typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_any_line(const Operation& operation, int64_t n, bool streaming, Element* y,
+                                const Inputs*... in) {
+  n <= kShort ? run_short_line(operation, n, streaming, y, in...) : run_line(operation, n, streaming, y, in...);
 }
 
 template <typename Element>
@@ -67,6 +97,11 @@ L1NORM_INLINE Places<Element> group(const Lines& x, int64_t g) {
   return {elements<Element>(x.p) + g * x.group, x.step};
 }
 
+template <typename Element>
+L1NORM_INLINE Element* group(const LinesTo& y, int64_t g) {
+  return static_cast<Element*>(y.p) + g * y.group;
+}
+
 template <typename Type>
 struct OfRows {
   using Element = typename Type::Element;
@@ -80,12 +115,7 @@ struct OfRows {
     const Places<Element> from = places<Element>(x);
     for (int64_t l = 0; l < e.lines; ++l) {
       Element* const y = static_cast<Element*>(to.p) + l * to.step;
-      const Quotients<Type, RowDivisor> quotients{{{m.hi[l], m.lo[l], static_cast<int>(m.shift[l])}, m.inverse[l]}};
-      if (m.inverse[l] == m.inverse[l]) {
-        run_line(quotients, e.n, streaming, y, from.at(l));
-      } else {
-        quotients.each(0, from.at(l), y, e.n);
-      }
+      run_any_line(Quotients<Type, RowDivisor>{RowDivisor::make<Type>(m, l)}, e.n, streaming, y, from.at(l));
     }
   }
 
@@ -101,7 +131,7 @@ struct OfRows {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
     for (int64_t l = 0; l < e.lines; ++l) {
       const Differences<Type, RowGradient<Type>> differences{{ColumnGradients{d}.at(l)}};
-      run_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
+      run_any_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
     }
   }
 
@@ -125,8 +155,49 @@ struct OfColumns {
 
   static void divide(const Lines& x, const LinesTo& y, const Extent& e, const Divisors& m, bool streaming) {
     for (int64_t g = 0; g < e.groups; ++g) {
-      run(Quotients<Type, ColumnDivisors>{{m.from(g * e.n)}}, y, g, e, streaming, group<Element>(x, g));
+      run(Quotients<Type, ColumnDivisors>{{m.from(g * e.n)}}, group<Element>(y, g), y.step, e.lines, e.n, streaming,
+          group<Element>(x, g));
     }
+  }
+
+  static void normalize(const Lines& x, const LinesTo& y, const Extent& e, const Divisors& divisors, Count count,
+                        double eps, bool streaming) {
+    alignas(64) double inverse[kAtOnce + kLanes];
+    alignas(64) float reciprocal[kAtOnce + kLanes], of_floats[2][kAtOnce + kLanes];
+    alignas(64) uint32_t least[kAtOnce + kLanes];
+    each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
+      const Divisors d = divisors.from(column);
+      clear({d.hi, d.lo}, columns);
+      each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
+        sum_columns(Magnitudes<Type>{}, e.lines, n, Sums{d.hi + at, d.lo + at}, group<Element>(x, g).from(i));
+      });
+      const ColumnDivisors m{{d.hi, d.lo, inverse, d.shift, reciprocal, of_floats[0], of_floats[1], least}};
+      make_divisors_inline<Type>({d.hi, d.lo}, columns, count, eps, m);
+      each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
+        run(Quotients<Type, ColumnDivisors>{{m.from(at)}}, group<Element>(y, g) + i, y.step, e.lines, n, streaming,
+            group<Element>(x, g).from(i));
+      });
+    });
+  }
+
+  static void normalize_backward(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e,
+                                 const double* scales, const double* m, const double* h, Count count, double eps,
+                                 bool streaming) {
+    alignas(64) double numbers[8][kAtOnce + kLanes];
+    const Sums s{numbers[0], numbers[1]};
+    const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7]};
+    each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
+      clear(s, columns);
+      each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
+        sum_columns(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),
+                    group<Element>(x, k).from(i));
+      });
+      make_gradients<Type>(s, m + column, h + column, columns, count, eps, d);
+      each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
+        run(Differences<Type, ColumnGradients>{{d.from(at)}}, group<Element>(y, k) + i, y.step, e.lines, n, streaming,
+            group<Element>(g, k).from(i), group<Element>(x, k).from(i));
+      });
+    });
   }
 
   static void dot(const Lines& g, const Lines& x, const Extent& e, const double* scales, Sums sums) {
@@ -139,17 +210,47 @@ struct OfColumns {
   static void differentiate(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e, const Gradients& d,
                             bool streaming) {
     for (int64_t k = 0; k < e.groups; ++k) {
-      run(Differences<Type, ColumnGradients>{{d.from(k * e.n)}}, y, k, e, streaming, group<Element>(g, k),
-          group<Element>(x, k));
+      run(Differences<Type, ColumnGradients>{{d.from(k * e.n)}}, group<Element>(y, k), y.step, e.lines, e.n, streaming,
+          group<Element>(g, k), group<Element>(x, k));
     }
   }
 
  private:
+  static constexpr int64_t kAtOnce = 128;  // columns whose numbers stay in the first cache with them
+
   template <typename Operation, typename... Inputs>
-  static L1NORM_INLINE void run(const Operation& operation, const LinesTo& y, int64_t group, const Extent& e,
+  static L1NORM_INLINE void run(const Operation& operation, Element* y, int64_t step, int64_t lines, int64_t n,
                                 bool streaming, const Inputs&... in) {
-    Element* const to = static_cast<Element*>(y.p) + group * y.group;
-    for (int64_t l = 0; l < e.lines; ++l) run_line(operation, e.n, streaming, to + l * y.step, in.at(l)...);
+    for (int64_t l = 0; l < lines; ++l) {
+      if (n > kShort && l + 1 < lines) (ask_for(in.at(l + 1)), ...);
+      run_any_line(operation, n, streaming, y + l * step, in.at(l)...);
+    }
+  }
+
+  // The begin of a line, from where on the processor guesses what is next.
+  static L1NORM_INLINE void ask_for(const Element* line) {
+    for (int64_t i = 0; i < 16; ++i) __builtin_prefetch(line + i * (64 / sizeof(Element)));
+  }
+
+  // work(column, columns, each_group) for columns that are next to each other in the arrays: some of a group's, or
+  // those of several groups; each_group(step) calls step(group, first, n, at) for n columns, the first of which is
+  // column + at.
+  template <typename Work>
+  static L1NORM_INLINE void each_part(const Extent& e, const Work& work) {
+    const int64_t groups = e.n < kAtOnce ? kAtOnce / e.n : 1;
+    for (int64_t g = 0; g < e.groups; g += groups) {
+      const int64_t count = e.groups - g < groups ? e.groups - g : groups;
+      for (int64_t i = 0; i < e.n; i += kAtOnce) {
+        const int64_t n = e.n - i < kAtOnce ? e.n - i : kAtOnce;
+        work(g * e.n + i, count * n, [&](const auto& step) {
+          for (int64_t k = 0; k < count; ++k) step(g + k, i, n, k * n);
+        });
+      }
+    }
+  }
+
+  static L1NORM_INLINE void clear(Sums sums, int64_t n) {
+    for (int64_t i = 0; i < n; i += kLanes) store(sums.hi + i, Doubles{}), store(sums.lo + i, Doubles{});
   }
 };
 
@@ -160,6 +261,9 @@ constexpr Kernels kernels() {
   using Columns = OfColumns<Type>;
   return {{Rows::sum, Rows::divide, Rows::dot, Rows::differentiate},
           {Columns::sum, Columns::divide, Columns::dot, Columns::differentiate},
+          Columns::normalize,
+          Columns::normalize_backward,
+          add_parts,
           make_divisors<Type>,
           make_gradients<Type>,
           {copy<Element, Half>, copy<Element, BFloat16>, copy<Element, float>, copy<Element, double>}};

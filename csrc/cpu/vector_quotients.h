@@ -12,74 +12,85 @@ struct Range {
   static constexpr double kLeast = 0x1p-100, kMost = 0x1p100;
 };
 template <>
-struct Range<FloatType> {
-  static constexpr double kLeast = 0x1p-400, kMost = 0x1p400;
-};
-template <>
 struct Range<DoubleType> {
   static constexpr double kLeast = 0x1p-900, kMost = 0x1p900;
 };
 
-// 1 / hi, or NaN where block() cannot divide.
+// 1 / hi, or NaN where doubles cannot divide floats by hi.
+L1NORM_INLINE Doubles inverse_of(Doubles hi) {
+  return (hi > 0x1p-400) & (hi < 0x1p400) ? 1.0 / hi : Doubles{} + __builtin_nan("");
+}
+
+// Floats divide by other numbers than doubles, where they do.
 template <typename Type>
-L1NORM_INLINE double inverse_of(const Divisor& m) {
-  const bool usable = m.hi > Range<Type>::kLeast && m.hi < Range<Type>::kMost && m.shift == 0;
-  return usable ? 1.0 / m.hi : __builtin_nan("");
+constexpr bool kByFloats = sizeof(typename Type::Element) == sizeof(float) && kFused;
+
+// A row's number, or one of each column's from column i on.
+template <typename Vector, typename Number>
+L1NORM_INLINE Vector numbers(Number x, [[maybe_unused]] int64_t i) {
+  if constexpr (std::is_pointer_v<Number>) {
+    return load<Vector>(x + i);
+  } else {
+    return Vector{} + x;
+  }
+}
+
+template <typename Type>
+L1NORM_INLINE Divisor divisor_at(const Divisors& d, int64_t i) {
+  return {d.hi[i], d.lo[i], kOfDoubles<Type> ? static_cast<int>(d.shift[i]) : 0};
 }
 
 struct RowDivisor {
-  static constexpr bool kUsable = true;  // block() divides by no other
+  double hi, lo, inverse;
+  int shift;
+  float first, second, reciprocal;
+  uint32_t least;
 
-  Divisor m;
-  double reciprocal;
-
-  L1NORM_INLINE Divisor at(int64_t) const { return m; }
-  L1NORM_INLINE Doubles hi(int64_t) const { return Doubles{} + m.hi; }
-  L1NORM_INLINE Doubles lo(int64_t) const { return Doubles{} + m.lo; }
-  L1NORM_INLINE Doubles inverse(int64_t) const { return Doubles{} + reciprocal; }
-  template <int lanes>
-  L1NORM_INLINE FloatsOf<lanes> inverse_floats(int64_t) const {
-    return FloatsOf<lanes>{} + static_cast<float>(reciprocal);
-  }
-};
-
-struct ColumnDivisors {
-  static constexpr bool kUsable = false;
-
-  Divisors m;
-
-  L1NORM_INLINE Divisor at(int64_t i) const { return {m.hi[i], m.lo[i], static_cast<int>(m.shift[i])}; }
-  L1NORM_INLINE Doubles hi(int64_t i) const { return load<Doubles>(m.hi + i); }
-  L1NORM_INLINE Doubles lo(int64_t i) const { return load<Doubles>(m.lo + i); }
-  L1NORM_INLINE Doubles inverse(int64_t i) const { return load<Doubles>(m.inverse + i); }
-  template <int lanes>
-  L1NORM_INLINE FloatsOf<lanes> inverse_floats(int64_t i) const {
-    if constexpr (lanes == kLanes) {
-      return to_floats(inverse(i));
-    } else {
-      return joined(to_floats(inverse(i)), to_floats(inverse(i + kLanes)));
+  template <typename Type>
+  static L1NORM_INLINE RowDivisor make(const Divisors& d, int64_t i) {
+    const Divisor m = divisor_at<Type>(d, i);
+    RowDivisor r{m.hi, m.lo, 0.0, m.shift, 0.0f, 0.0f, 0.0f, 0};
+    if constexpr (!kByFloats<Type>) r.inverse = d.inverse[i];
+    if constexpr (!kOfDoubles<Type>) r.reciprocal = d.reciprocal[i];
+    if constexpr (kByFloats<Type>) {
+      r.first = d.first[i];
+      r.second = d.second[i];
+      r.least = d.least[i];
     }
+    return r;
+  }
+  template <typename Type>
+  L1NORM_INLINE Divisor at(int64_t) const {
+    return {hi, lo, shift};
   }
 };
 
+struct ColumnDivisors : Divisors {
+  template <typename Type>
+  L1NORM_INLINE Divisor at(int64_t i) const {
+    return divisor_at<Type>(*this, i);
+  }
+};
+
+// By RowDivisor or ColumnDivisors.
 template <typename Type, typename Divisor>
 struct Quotients {
   using Element = typename Type::Element;
-  static constexpr bool kOfHalves = sizeof(Element) == 2;
-  // Of half types two vectors at a time make one.
+  static constexpr bool kOfFloats = sizeof(Element) == sizeof(float);
+  // Two vectors at a time make one where floats divide.
   template <int vectors>
-  static constexpr int kWidth = kOfHalves && vectors % 2 == 0 ? 2 * kLanes : kLanes;
+  static constexpr int kWidth = (kByFloats<Type> || sizeof(Element) == 2) && vectors % 2 == 0 ? 2 * kLanes : kLanes;
   template <int vectors>
   using Result = typename ResultOf<Element, kWidth<vectors>>::type;
 
   Divisor divisor;
 
-  void each(int64_t i, const Element* x, Element* y, int64_t n) const {
+  __attribute__((noinline)) void each(int64_t i, const Element* x, Element* y, int64_t n) const {
     int64_t k = 0;
-    if constexpr (kOfHalves) {
+    if constexpr (!kOfDoubles<Type>) {
       for (; k + kLanes <= n; k += kLanes) {
-        UShorts q;
-        if (half_vector(i + k, x + k, q)) {
+        typename ResultOf<Element, kLanes>::type q;
+        if (by_doubles(i + k, x + k, q)) {
           store(y + k, q);
         } else {
           one_by_one(i + k, x + k, y + k, kLanes);
@@ -93,22 +104,38 @@ struct Quotients {
   L1NORM_INLINE bool block(int64_t i, const Element* x, Result<vectors>* q) const {
     if constexpr (sizeof(Element) == 8) {
       return block_of_doubles<vectors>(i, x, q);
-    } else if constexpr (sizeof(Element) == 4) {
+    } else if constexpr (kByFloats<Type>) {
       return block_of_floats<vectors>(i, x, q);
+    } else if constexpr (kOfFloats) {
+      bool proven = true;
+      for (int k = 0; k < vectors; ++k) proven &= by_doubles(i + k * kLanes, x + k * kLanes, q[k]);
+      return proven;
     } else {
       return block_of_halves<vectors>(i, x, q);
     }
   }
 
  private:
+  // One Newton step from x times an approximate reciprocal. Near a rounding boundary the correction is at least 2^-25
+  // of the quotient and within 2^-20 of the exact one, so scaling it by 1 +- 2^-18 brackets the quotient.
   template <int vectors>
-  L1NORM_INLINE bool block_of_floats(int64_t i, const float* x, Floats* q) const {
-    Ints unproven = {};
-    for (int k = 0; k < vectors; ++k) {
-      const Doubles inverse = divisor.inverse(i + k * kLanes);  // within 2^-52 of the quotient once multiplied
-      const Doubles v = to_doubles(load<Floats>(x + k * kLanes));
-      q[k] = to_floats(v * (inverse * (1.0 + 0x1p-50)));
-      unproven |= q[k] != to_floats(v * (inverse * (1.0 - 0x1p-50)));
+  L1NORM_INLINE bool block_of_floats(int64_t i, const float* x, Result<vectors>* y) const {
+    constexpr int kStep = kWidth<vectors>;
+    using Vector = FloatsOf<kStep>;
+    using Bits = UIntsOf<kStep>;
+    Bits unproven = {};
+    for (int k = 0; k < vectors * kLanes / kStep; ++k) {
+      const int64_t at = i + k * kStep;
+      const Vector v = load<Vector>(x + k * kStep), reciprocal = numbers<Vector>(divisor.reciprocal, at);
+      const Vector q = v * reciprocal;
+      // Of this sign, so that a zero keeps its own.
+      const Vector excess =
+          fused(q, numbers<Vector>(divisor.second, at), fused(q, numbers<Vector>(divisor.first, at), -v));
+      const Vector correction = excess * -reciprocal;
+      y[k] = fused(correction, Vector{} + (1.0f + 0x1p-18f), q);
+      unproven |= as<Bits>(y[k]) ^ as<Bits>(fused(correction, Vector{} + (1.0f - 0x1p-18f), q));
+      // Zeros rank above everything: their quotients are exact.
+      unproven |= below(2u * as<Bits>(v) - 1u, numbers<Bits>(divisor.least, at));
     }
     return !any(unproven);
   }
@@ -119,31 +146,42 @@ struct Quotients {
     IntsOf<kStep> unproven = {};
     UShortsOf<kStep> apart = {};
     for (int k = 0; k < vectors * kLanes / kStep; ++k) {
-      const FloatsOf<kStep> inverse =
-          divisor.template inverse_floats<kStep>(i + k * kStep);  // within 2^-23 once multiplied
+      // Within 2^-23 once multiplied.
+      const FloatsOf<kStep> reciprocal = numbers<FloatsOf<kStep>>(divisor.reciprocal, i + k * kStep);
       const FloatsOf<kStep> v = Type::template load_floats<kStep>(x + k * kStep);
-      const FloatsOf<kStep> high = v * (inverse * (1.0f + 0x1p-22f));
+      const FloatsOf<kStep> high = v * (reciprocal * (1.0f + 0x1p-22f));
       q[k] = Type::template round_bound<kStep>(high);
-      apart |= q[k] ^ Type::template round_bound<kStep>(v * (inverse * (1.0f - 0x1p-22f)));
-      if constexpr (!Divisor::kUsable) unproven |= inverse != inverse;
+      apart |= q[k] ^ Type::template round_bound<kStep>(v * (reciprocal * (1.0f - 0x1p-22f)));
+      unproven |= reciprocal != reciprocal;
       if constexpr (Type::kSubnormalQuotients) {  // the products' own rounding must stay relative
         unproven |= (as<FloatsOf<kStep>>(as<IntsOf<kStep>>(high) & 0x7fffffff) < 0x1p-120f) & (v != 0.0f);
       }
     }
-    return !any(apart) && !((Type::kSubnormalQuotients || !Divisor::kUsable) && any(unproven));
+    return !any(apart) && !any(unproven);
   }
 
-  // A vector of halves whose bounds in double may round alike where those in float do not.
-  L1NORM_INLINE bool half_vector(int64_t i, const Element* x, UShorts& q) const {
-    const Doubles inverse = divisor.inverse(i);
+  // A vector whose bounds in double may round alike where those in float do not.
+  L1NORM_INLINE bool by_doubles(int64_t i, const Element* x, typename ResultOf<Element, kLanes>::type& q) const {
+    Doubles inverse;  // within 2^-52 of the quotient once multiplied
+    if constexpr (kByFloats<Type>) {
+      inverse = inverse_of(numbers<Doubles>(divisor.hi, i));
+    } else {
+      inverse = numbers<Doubles>(divisor.inverse, i);
+    }
     const Doubles v = to_doubles(Type::load_floats(x));
-    q = Type::round(to_odd_floats(v * (inverse * (1.0 + 0x1p-50))));
-    const UShorts low = Type::round(to_odd_floats(v * (inverse * (1.0 - 0x1p-50))));
-    return !any(__builtin_convertvector(q ^ low, Ints) | __builtin_convertvector(inverse != inverse, Ints));
+    const Doubles high = v * (inverse * (1.0 + 0x1p-50)), low = v * (inverse * (1.0 - 0x1p-50));
+    if constexpr (kOfFloats) {
+      q = to_floats(high);
+      return !any(q != to_floats(low));
+    } else {
+      q = Type::round(to_odd_floats(high));
+      const UShorts other = Type::round(to_odd_floats(low));
+      return !any(__builtin_convertvector(q ^ other, Ints) | __builtin_convertvector(inverse != inverse, Ints));
+    }
   }
 
   void one_by_one(int64_t i, const Element* x, Element* y, int64_t n) const {
-    for (int64_t k = 0; k < n; ++k) y[k] = Type::divide(x[k], divisor.at(i + k));
+    for (int64_t k = 0; k < n; ++k) y[k] = Type::divide(x[k], divisor.template at<Type>(i + k));
   }
 
   template <int vectors>
@@ -151,9 +189,9 @@ struct Quotients {
     Longs unproven = {};
     for (int k = 0; k < vectors; ++k) {
       const int64_t at = i + k * kLanes;
-      const Doubles inverse = divisor.inverse(at), hi = divisor.hi(at);
+      const Doubles inverse = numbers<Doubles>(divisor.inverse, at), hi = numbers<Doubles>(divisor.hi, at);
       const Doubles v = load<Doubles>(x + k * kLanes), q = v * inverse;
-      const Doubles r = fused(-q, divisor.lo(at), fused(-q, hi, v));
+      const Doubles r = fused(-q, numbers<Doubles>(divisor.lo, at), fused(-q, hi, v));
       const Longs sign = as<Longs>(v) & INT64_MIN;  // -0 / m is -0, which the remainder's sum would lose
       quotients[k] = as<Doubles>((as<Longs>(fused(r, inverse, q)) & INT64_MAX) | sign);
       // Above it remainders are exact and quotients normal.
@@ -165,33 +203,88 @@ struct Quotients {
   }
 };
 
-// make_divisor() for vectors. Of doubles one at a time: theirs may need a shift.
+// What vectors divide by, of divisors that they can divide by.
 template <typename Type>
-void make_divisors(Sums sums, int64_t n, Count count, double eps, Divisors divisors) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    if constexpr (kOfDoubles<Type>) {
-      for (int64_t k = i; k < i + kLanes; ++k) {
-        const Divisor m = make_divisor<double>({sums.hi[k], sums.lo[k]}, count, eps);
-        divisors.hi[k] = m.hi;
-        divisors.lo[k] = m.lo;
-        divisors.shift[k] = m.shift;
-        divisors.inverse[k] = inverse_of<Type>(m);
-      }
-    } else {
-      const Doubles sum = load<Doubles>(sums.hi + i), q = sum * count.reciprocal;
-      const Doubles rest = (fused(-q, Doubles{} + count.value, sum) + load<Doubles>(sums.lo + i)) * count.reciprocal;
-      const Longs finite = q - q == 0.0;
-      Doubles hi = finite ? q + rest : q, lo = finite ? rest - (hi - q) : Doubles{};
-      const Longs clamped = (hi < eps) | ((hi == eps) & (lo < 0.0));
-      hi = clamped ? Doubles{} + eps : hi;
-      lo = clamped ? Doubles{} : lo;
-      const Longs usable = (hi > Range<Type>::kLeast) & (hi < Range<Type>::kMost);
-      store(divisors.hi + i, hi);
-      store(divisors.lo + i, lo);
-      store(divisors.shift + i, Doubles{});
-      store(divisors.inverse + i, usable ? 1.0 / hi : Doubles{} + __builtin_nan(""));
-    }
+L1NORM_INLINE void store_inverses(Doubles hi, int64_t i, const Divisors& to) {
+  if constexpr (kByFloats<Type>) {
+    const Floats first = to_floats(hi);
+    store(to.first + i, first);
+    store(to.second + i, to_floats(hi - to_doubles(first)));
+    store(to.reciprocal + i, 1.0f / first);
+    // From it on remainders lose nothing and quotients are normal.
+    const Floats least = (first > 0x1p24f ? first : Floats{} + 0x1p24f) * 0x1p-125f;
+    store(to.least + i, 2u * as<UInts>(least) - 1u);
+  } else {
+    const Doubles inverse = 1.0 / hi;
+    store(to.inverse + i, inverse);
+    if constexpr (!kOfDoubles<Type>) store(to.reciprocal + i, to_floats(inverse));
   }
+}
+
+// hi and lo; false where make_divisor() has more to do, or where vectors cannot divide by them.
+template <typename Type>
+L1NORM_INLINE bool divisors_of(Doubles sum, Doubles sum_low, Count count, double eps, Doubles& hi, Doubles& lo) {
+  const Doubles q = sum * count.reciprocal;
+  const Doubles rest = (fused(-q, Doubles{} + count.value, sum) + sum_low) * count.reciprocal;
+  hi = q + rest;
+  lo = rest - (hi - q);
+  return all_between(hi, eps > Range<Type>::kLeast ? eps : Range<Type>::kLeast, Range<Type>::kMost);
+}
+
+// What they divide by where they cannot.
+template <typename Type>
+L1NORM_INLINE void store_no_inverse(const Divisor& m, int64_t i, const Divisors& to) {
+  if constexpr (kByFloats<Type>) {
+    // Quotients by zero, an infinity or NaN are products with its reciprocal, which is exact; by others, of zeros
+    // alone.
+    const bool special = m.hi == 0.0 || !is_finite(m.hi);
+    to.first[i] = special ? -0.0f : 1.0f;
+    to.second[i] = special ? -0.0f : 0.0f;
+    to.reciprocal[i] = special ? static_cast<float>(1.0 / m.hi) : 1.0f;
+    to.least[i] = special ? 0 : ~0u;
+  } else {
+    to.inverse[i] = __builtin_nan("");
+    if constexpr (!kOfDoubles<Type>) to.reciprocal[i] = __builtin_nanf("");
+  }
+}
+
+// A vector of them of which some need more than arithmetic.
+template <typename Type>
+__attribute__((noinline)) void make_divisors_one_by_one(Sums sums, Count count, double eps, const Divisors& to) {
+  using Value = std::conditional_t<kOfDoubles<Type>, double, float>;
+  for (int k = 0; k < kLanes; ++k) {
+    const Divisor m = make_divisor<Value>({sums.hi[k], sums.lo[k]}, count, eps);
+    to.hi[k] = m.hi;
+    to.lo[k] = m.lo;
+    if constexpr (kOfDoubles<Type>) to.shift[k] = m.shift;
+  }
+  store_inverses<Type>(load<Doubles>(to.hi), 0, to);
+  for (int k = 0; k < kLanes; ++k) {
+    const Divisor m = divisor_at<Type>(to, k);
+    const bool usable = m.hi > Range<Type>::kLeast && m.hi < Range<Type>::kMost && m.shift == 0;
+    if (!usable) store_no_inverse<Type>(m, k, to);
+  }
+}
+
+// make_divisor() for vectors. (No store reaches `to`, which is a copy.)
+template <typename Type>
+L1NORM_INLINE void make_divisors_inline(Sums sums, int64_t n, Count count, double eps, const Divisors to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    Doubles hi, lo;
+    if (!divisors_of<Type>(load<Doubles>(sums.hi + i), load<Doubles>(sums.lo + i), count, eps, hi, lo)) {
+      make_divisors_one_by_one<Type>(sums.from(i), count, eps, to.from(i));
+      continue;
+    }
+    store(to.hi + i, hi);
+    store(to.lo + i, lo);
+    if constexpr (kOfDoubles<Type>) store(to.shift + i, Doubles{});
+    store_inverses<Type>(hi, i, to);
+  }
+}
+
+template <typename Type>
+void make_divisors(Sums sums, int64_t n, Count count, double eps, const Divisors& to) {
+  make_divisors_inline<Type>(sums, n, count, eps, to);
 }
 
 }  // namespace

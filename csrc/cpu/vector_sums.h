@@ -140,8 +140,9 @@ L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) 
   return total<kLanes>(hi, lo);
 }
 
-// Adds `count` lines of n elements to the sums of each.
-template <int count, typename Terms, typename... Elements>
+// Adds `count` lines of n elements to the sums of each, and asks for as many next ones: where lines lie apart, the
+// processor would not guess them.
+template <int count, bool ask = false, typename Terms, typename... Elements>
 L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<Elements>... in) {
   const auto add = [&](auto vectors, int64_t i, auto... places) {
     Accumulator a{load<Doubles>(sums.hi + i), load<Doubles>(sums.lo + i)};
@@ -149,8 +150,15 @@ L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<El
     __builtin_memcpy(sums.hi + i, &a.hi, sizeof a.hi);
     __builtin_memcpy(sums.lo + i, &a.lo, sizeof a.lo);
   };
+  const auto prefetch = [&](const auto& places, int64_t i) {
+    if (i * static_cast<int64_t>(sizeof *places.p) % 64 != 0) return;
+    for (int k = 0; k < count; ++k) __builtin_prefetch(places.at(count + k) + i);
+  };
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) add(std::integral_constant<int, count>{}, i, in.from(i)...);
+  for (; i + kLanes <= n; i += kLanes) {
+    if constexpr (ask) (prefetch(in, i), ...);
+    add(std::integral_constant<int, count>{}, i, in.from(i)...);
+  }
   if (i == n) return;
   for (int k = 0; k < count; ++k) {
     add(std::integral_constant<int, 1>{}, i, Places<Elements>{Part<Elements>(in.at(k) + i, n - i).elements, 0}...);
@@ -160,11 +168,28 @@ L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<El
 template <typename Terms, typename... Elements>
 L1NORM_INLINE void sum_columns(const Terms& terms, int64_t lines, int64_t n, Sums sums, Places<Elements>... in) {
   int64_t l = 0;
-  for (; l + 8 <= lines; l += 8) add_lines<8>(terms, n, sums, in.from(0, l)...);
+  for (; l + 16 <= lines; l += 8) add_lines<8, true>(terms, n, sums, in.from(0, l)...);
+  if (l + 8 <= lines) add_lines<8>(terms, n, sums, in.from(0, l)...), l += 8;
   if (l + 4 <= lines) add_lines<4>(terms, n, sums, in.from(0, l)...), l += 4;
   if (l + 3 == lines) return add_lines<3>(terms, n, sums, in.from(0, l)...);
   if (l + 2 == lines) return add_lines<2>(terms, n, sums, in.from(0, l)...);
   if (l < lines) add_lines<1>(terms, n, sums, in.from(0, l)...);
+}
+
+inline void add_parts(Sums sums, int64_t n, int64_t part) {
+  for (int64_t k = 0; k < n; ++k) {
+    const Sums from = sums.from(k * part);
+    Accumulator a;
+    int64_t i = 0;
+    for (; i + kLanes <= part; i += kLanes) a.add({load<Doubles>(from.hi + i), load<Doubles>(from.lo + i)});
+    double hi[kLanes], lo[kLanes];
+    store(hi, a.hi);
+    store(lo, a.lo);
+    Sum sum = total<kLanes>(hi, lo);
+    for (; i < part; ++i) sum = sum + Sum{from.hi[i], from.lo[i]};
+    sums.hi[k] = sum.hi;
+    sums.lo[k] = sum.lo;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,11 @@
 namespace l1norm::cpu {
 namespace {
 
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 16
+constexpr bool kFused = false;  // a * b + c, rounded once, is a call of a function
+#else
+constexpr bool kFused = true;
+#endif
 constexpr int kLanes = L1NORM_VECTOR_BYTES / 8;  // doubles in a vector
 constexpr int kGroup = 4;                        // vectors whose sum enters the accumulator as one term
 
@@ -84,6 +89,22 @@ L1NORM_INLINE bool any(Mask mask) {
 #endif
 }
 
+L1NORM_INLINE bool all_between(Doubles x, double least, double most) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  const __m512d v = as<__m512d>(x);
+  const __mmask8 above = _mm512_cmp_pd_mask(v, _mm512_set1_pd(least), _CMP_GT_OQ);
+  return _mm512_mask_cmp_pd_mask(above, v, _mm512_set1_pd(most), _CMP_LT_OQ) == 0xff;
+#else
+  return !any(~((x > least) & (x < most)));
+#endif
+}
+
+// Not 0 where a is less than the limit.
+template <typename Unsigned>
+L1NORM_INLINE Unsigned below(Unsigned a, Unsigned limit) {
+  return (a > limit ? a : limit) ^ a;
+}
+
 // a * b + c, rounded once.
 L1NORM_INLINE Doubles fused(Doubles a, Doubles b, Doubles c) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
@@ -97,16 +118,22 @@ L1NORM_INLINE Doubles fused(Doubles a, Doubles b, Doubles c) {
 #endif
 }
 
-L1NORM_INLINE Floats fused(Floats a, Floats b, Floats c) {
+template <typename Vector>
+L1NORM_INLINE Vector fused_floats(Vector a, Vector b, Vector c) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
-  return as<Floats>(_mm256_fmadd_ps(as<__m256>(a), as<__m256>(b), as<__m256>(c)));
-#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
-  return as<Floats>(_mm_fmadd_ps(as<__m128>(a), as<__m128>(b), as<__m128>(c)));
-#else
-  Floats r;
-  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return r;
+  if constexpr (sizeof a == 64) return as<Vector>(_mm512_fmadd_ps(as<__m512>(a), as<__m512>(b), as<__m512>(c)));
 #endif
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
+  if constexpr (sizeof a == 32) return as<Vector>(_mm256_fmadd_ps(as<__m256>(a), as<__m256>(b), as<__m256>(c)));
+  if constexpr (sizeof a == 16) return as<Vector>(_mm_fmadd_ps(as<__m128>(a), as<__m128>(b), as<__m128>(c)));
+#endif
+  Vector r;
+  for (size_t i = 0; i < sizeof a / sizeof a[0]; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return r;
+}
+L1NORM_INLINE Floats fused(Floats a, Floats b, Floats c) { return fused_floats(a, b, c); }
+L1NORM_INLINE FloatsOf<2 * kLanes> fused(FloatsOf<2 * kLanes> a, FloatsOf<2 * kLanes> b, FloatsOf<2 * kLanes> c) {
+  return fused_floats(a, b, c);
 }
 
 // GCC splits its own conversion of a 64-byte vector in two. (The masked form: the plain one warns in GCC 12.)
@@ -152,19 +179,6 @@ L1NORM_INLINE UShortsOf<lanes> narrowed(UIntsOf<lanes> v) {
   }
 #endif
   return __builtin_convertvector(v, UShortsOf<lanes>);
-}
-
-L1NORM_INLINE FloatsOf<2 * kLanes> joined(Floats a, Floats b) {
-#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
-  return as<FloatsOf<2 * kLanes>>(
-      _mm512_maskz_insertf32x8(0xffff, _mm512_castps256_ps512(as<__m256>(a)), as<__m256>(b), 1));
-#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
-  return as<FloatsOf<2 * kLanes>>(_mm256_insertf128_ps(_mm256_castps128_ps256(as<__m128>(a)), as<__m128>(b), 1));
-#else
-  FloatsOf<2 * kLanes> both;
-  for (int i = 0; i < kLanes; ++i) both[i] = a[i], both[i + kLanes] = b[i];
-  return both;
-#endif
 }
 
 // Rounded to odd: what is then rounded to a half type is d rounded once.
