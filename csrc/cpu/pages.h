@@ -42,7 +42,7 @@ class Pages {
     const uintptr_t begin = address(p), end = begin + static_cast<uintptr_t>(bytes);
     if (end <= mapped_) return;
     const uintptr_t first = (std::max(mapped_, begin) + kPage - 1) / kPage * kPage;
-    const uintptr_t last = std::min(std::max(end, begin + kAhead), end_) / kPage * kPage;
+    const uintptr_t last = std::min(std::max(end, first + kAhead), end_) / kPage * kPage;
     if (first < last) madvise(reinterpret_cast<void*>(first), last - first, kPopulateWrite);
     mapped_ = std::max(last, end);
 #else
