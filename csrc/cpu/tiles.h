@@ -224,15 +224,12 @@ class Rows : Tiles<Direction> {
     Direction::finish(call_, kernels_, width_, sums_, numbers_);
     if (first) write_denominators();
     prepare();
-    const bool direct = layout_.direct[2];
-    const int64_t y_step = direct ? line_stride(2) : width_;
     this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
       const LinesOf from = lines(runs, at, n);
       char* const y = this->place(runs);
-      if (layout_.rows == 1 && direct) this->pages_.prepare(y, n * size_);
+      if (layout_.rows == 1 && layout_.direct[2]) this->pages_.prepare(y, n * size_);
       each_part(from, n, [&](const LinesOf& part, int64_t line, const Extent& extent) {
-        Direction::write(line_kernels_, part, {y + line * y_step * size_, y_step, groups_stride(2)}, extent, sums_,
-                         numbers_, this->streaming_ && direct);
+        Direction::write(line_kernels_, part, to(y, line), extent, sums_, numbers_, streams());
       });
       this->written(runs, n);
     });
@@ -241,12 +238,11 @@ class Rows : Tiles<Direction> {
   // sum() and write() of whole rows, where the layout says so.
   void at_once() {
     prepare();
-    const LinesOf from = lines(this->start_, 0, layout_.chunk);
-    const bool direct = layout_.direct[2];
-    const int64_t columns = std::min(rows_, layout_.line);
-    Direction::at_once(call_, kernels_, from,
-                       {this->place(this->start_), direct ? line_stride(2) : rows_, groups_stride(2)},
-                       Extent{rows_ / columns, layout_.chunk, columns}, sums_, numbers_, this->streaming_ && direct);
+    char* const y = this->place(this->start_);
+    each_part(lines(this->start_, 0, layout_.chunk), layout_.chunk,
+              [&](const LinesOf& from, int64_t line, const Extent& extent) {
+                Direction::at_once(call_, kernels_, from, to(y, line), extent, sums_, numbers_, streams());
+              });
     this->written(this->start_, layout_.chunk);
     write_denominators();
   }
@@ -293,6 +289,14 @@ class Rows : Tiles<Direction> {
     };
     return {of(0), Direction::kGrad ? of(1) : Lines{}};
   }
+
+  // Results from a line on, of those that begin at y.
+  LinesTo to(char* y, int64_t line) const {
+    const int64_t step = layout_.direct[2] ? line_stride(2) : width_;
+    return {y + line * step * size_, step, groups_stride(2)};
+  }
+
+  bool streams() const { return this->streaming_ && layout_.direct[2]; }
 
   int64_t line_stride(int operand) const {
     return layout_.by_columns ? this->row_stride(operand) * layout_.fold : this->rows_stride(operand);

@@ -44,6 +44,13 @@ struct Accumulator {
   }
 };
 
+L1NORM_INLINE Sum total(const Accumulator& a) {
+  double hi[kLanes], lo[kLanes];
+  store(hi, a.hi);
+  store(lo, a.lo);
+  return total<kLanes>(hi, lo);
+}
+
 L1NORM_INLINE Doubles magnitudes(Floats f) { return to_doubles(as<Floats>(as<Ints>(f) & 0x7fffffff)); }
 
 // What is summed of a vector of each input: of magnitudes, x; of products, g and x.
@@ -134,10 +141,7 @@ L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) 
   for (; i + kLanes <= n; i += kLanes) add_vectors<1>(terms, a, i, Places<Elements>{in + i, kLanes}...);
   if (i < n) add_vectors<1>(terms, b, i, Places<Elements>{Part<Elements>(in + i, n - i).elements, kLanes}...);
   a.add(b);
-  double hi[kLanes], lo[kLanes];
-  store(hi, a.hi);
-  store(lo, a.lo);
-  return total<kLanes>(hi, lo);
+  return total(a);
 }
 
 // Adds `count` lines of n elements to the sums of each, and asks for as many next ones: where lines lie apart, the
@@ -182,10 +186,7 @@ inline void add_parts(Sums sums, int64_t n, int64_t part) {
     Accumulator a;
     int64_t i = 0;
     for (; i + kLanes <= part; i += kLanes) a.add({load<Doubles>(from.hi + i), load<Doubles>(from.lo + i)});
-    double hi[kLanes], lo[kLanes];
-    store(hi, a.hi);
-    store(lo, a.lo);
-    Sum sum = total<kLanes>(hi, lo);
+    Sum sum = total(a);
     for (; i < part; ++i) sum = sum + Sum{from.hi[i], from.lo[i]};
     sums.hi[k] = sum.hi;
     sums.lo[k] = sum.lo;
