@@ -61,16 +61,17 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["held"] = g.unit_stride();
   d["dense"] = g.dense();
   const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike), pack);
-  d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.fold, l.skewed);
+  d["lattice"] =
+      pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed, l.interleaved);
   return d;
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
                     int64_t l2_bytes, int max_cluster, bool backward,
-                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, int, bool>& lattice) {
+                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool>& lattice) {
   using namespace l1norm::cuda;
-  const auto& [units, steps, inner, columns, elements, along, fold, skewed] = lattice;
+  const auto& [units, steps, inner, columns, elements, along, skewed, interleaved] = lattice;
   const Plan p = make_plan({rows,
                             length,
                             static_cast<l1norm::DType>(dtype),
@@ -79,7 +80,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                             aligned,
                             backward,
                             {units, steps, inner, columns, elements, along,
-                             l1norm::element_size(static_cast<l1norm::DType>(dtype)), fold, skewed}},
+                             l1norm::element_size(static_cast<l1norm::DType>(dtype)), skewed, interleaved}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster},
                            wanted_kernel);
@@ -117,8 +118,9 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["packs"] = p.strided.packs;
       d["cluster"] = p.strided.cluster;
       d["whole"] = p.strided.whole;
-      d["shared"] = p.strided.shared;
-      d["threads"] = p.strided.warps * 32 * strided_tiles_a_block(p.strided);
+      d["shared_packs"] = p.strided.shared_packs;
+      d["interleaved"] = p.strided.interleaved;
+      d["threads"] = strided_threads(p.strided);
       d["blocks"] = strided_grid(units, p.strided);
       break;
     case Kernel::kStridedRelay:
@@ -129,6 +131,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["parts"] = p.strided_relay.parts;
       d["adders"] = p.strided_relay.adders;
       d["skewed"] = p.strided_relay.skewed;
+      d["interleaved"] = p.strided_relay.interleaved;
       d["tiles"] = p.strided_relay.tiles;
       d["beside"] = p.strided_relay.beside;
       d["ahead"] = p.strided_relay.ahead;

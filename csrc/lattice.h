@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <numeric>
 
 #include "call.h"
 #include "geometry.h"
@@ -21,8 +20,10 @@ struct Lattice {
   int64_t inner;             // units side by side before the walk over them jumps
   bool along;                // steps lie closer together than units
   bool walkable;             // two nested loops at the most lead along a row
-  int fold;                  // steps that are whole packs together where units are elements without a gap, or 1
-  bool skewed;               // elements in packs that begin elsewhere from step to step, in all operands alike
+  // Elements that lie in packs alike in all operands: those packs begin elsewhere from step to step, or steps follow
+  // each other without a gap.
+  bool skewed;
+  bool interleaved;
 };
 
 namespace lattice {
@@ -69,21 +70,8 @@ inline int64_t distance(const Walk& walk) {
   return std::llabs(s.input) + std::llabs(s.grad) + std::llabs(s.output);
 }
 
-// Steps of a dense run of elements that make whole packs together, if no more than a warp reads at a time; else 1.
-inline int fold_of(const Lattice& l, int64_t pack) {
-  const Walk &units = l.geometry.rows, &steps = l.geometry.row;
-  const int64_t fold = pack / std::gcd(l.inner, pack), inner = l.inner;
-  const Offsets &unit = units.stride[units.dims - 1], &step = steps.stride[0];
-  const auto whole = [&](int64_t stride) { return stride % pack == 0; };
-  const auto next = [&](int64_t stride) { return stride == inner; };
-  const bool dense = inner > 1 && unit.input == 1 && unit.grad == 1 && unit.output == 1 && steps.dims == 1 &&
-                     next(step.input) && next(step.grad) && next(step.output);
-  const bool fits = inner * fold <= 32 * pack && steps.count % fold == 0 && all_strides(units, units.dims - 1, whole);
-  return dense && fits ? static_cast<int>(fold) : 1;
-}
-
-// Whether elements side by side are neighbours, two packs or more, and lie in packs alike in all operands.
-inline bool is_skewed(const Lattice& l, int64_t pack) {
+// Whether elements side by side are neighbours, and lie in packs alike in all operands.
+inline bool are_beside(const Lattice& l, int64_t pack) {
   const Walk &units = l.geometry.rows, &steps = l.geometry.row;
   const Offsets& unit = units.stride[units.dims - 1];
   const auto alike = [&](const Walk& walk) {
@@ -93,15 +81,15 @@ inline bool is_skewed(const Lattice& l, int64_t pack) {
     }
     return true;
   };
-  return l.unit == Unit::kElement && !l.along && l.inner >= 2 * pack && unit.input == 1 && unit.grad == 1 &&
-         unit.output == 1 && steps.dims == 1 && alike(units) && alike(steps);
+  return l.unit == Unit::kElement && !l.along && l.inner > 1 && unit.input == 1 && unit.grad == 1 && unit.output == 1 &&
+         steps.dims == 1 && alike(units) && alike(steps);
 }
 
 }  // namespace lattice
 
 // aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one.
 inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike) {
-  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, 1, false};
+  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false};
   Walk &units = l.geometry.rows, &steps = l.geometry.row;
   if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
     l.unit = Unit::kColumns;
@@ -118,27 +106,11 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
   l.along = l.unit == Unit::kSegment ||
             (l.unit == Unit::kElement && (units.count == 1 || lattice::distance(steps) < lattice::distance(units)));
   l.walkable = steps.dims <= 2;
-  if (aligned && l.unit == Unit::kElement) l.fold = lattice::fold_of(l, pack);
-  l.skewed = alike && l.fold == 1 && lattice::is_skewed(l, pack);
-  return l;
-}
-
-// The same in packs: a unit's k-th column is its row modulo the units side by side. Not for rows of doubles, whose sums
-// take their divisors along.
-inline Lattice folded(Lattice l, int64_t pack) {
-  Walk &units = l.geometry.rows, &steps = l.geometry.row;
-  const int last = units.dims - 1;
-  l.unit = Unit::kColumns;
-  l.columns = static_cast<int>(pack);
-  l.denominator_step = units.stride[last].denominator;
-  units.size[last] = l.inner * l.fold / pack;
-  units.count = units.count / l.inner * units.size[last];
-  units.stride[last] = {pack, pack, pack, 0};
-  steps.count /= l.fold;
-  steps.size[0] = steps.count;
-  Offsets& s = steps.stride[0];
-  s = {s.input * l.fold, s.grad * l.fold, s.output * l.fold, 0};
-  l.inner = units.size[last];
+  if (alike && lattice::are_beside(l, pack)) {
+    const auto next = [&](int64_t stride) { return stride == l.inner; };
+    l.skewed = l.inner >= 2 * pack;
+    l.interleaved = lattice::all_strides(steps, 1, next);
+  }
   return l;
 }
 

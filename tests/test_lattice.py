@@ -12,9 +12,9 @@ def lattice(x, dims, out=None, pack=4, aligned=True):
     """Its kind, units, steps, units side by side, and whether steps lie closer together."""
     out = torch.empty(x.shape, device="meta") if out is None else out
     found = _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"]
-    units, steps, inner, columns, elements, along, fold, _ = found
+    units, steps, inner, columns, elements, along, skewed, interleaved = found
     assert columns in (1, pack)
-    assert fold == 1 or (elements == pack and fold * inner % pack == steps % fold == 0)
+    assert not (skewed or interleaved) or (elements == pack and inner > 1 and not along)
     assert elements in (1, pack)
     kind = COLUMNS if columns > 1 else ELEMENTS if elements > 1 else SEGMENTS
     return kind, units, steps, inner, along
@@ -69,27 +69,9 @@ def test_more_than_two_nested_loops_are_not_taken(dims):
     assert lattice(meta(3, 3, 3, 3, 3, 3), dims)[1:3] == (0, 0)
 
 
-def fold(x, dims, out=None, pack=4, aligned=True):
-    out = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"][-2]
-
-
-def test_steps_of_dense_elements_make_packs_together():
-    assert fold(meta(8, 100, 3), [1]) == 4
-    assert fold(meta(8, 100, 6), [1]) == 2
-    assert fold(meta(8, 100, 6), [1], pack=8) == 4
-    assert fold(meta(100, 3), [0]) == 4
-    assert fold(meta(100, 32), [0], aligned=False) == 1
-    assert fold(meta(8, 102, 3), [1]) == 1  # not whole packs of steps
-    assert fold(meta(8, 100, 33), [1]) == 1  # more than a warp reads at a time
-    assert fold(meta(8, 100, 4)[..., :3], [1]) == 1
-    assert fold(meta(8, 100, 3), [1], out=meta(8, 3, 100).transpose(1, 2)) == 1
-    assert fold(meta(8, 100), [1]) == fold(meta(8, 100, 4), [1]) == 1
-
-
 def skewed(x, dims, out=None, pack=4, alike=True):
     out = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, alike, alike)["lattice"][-1]
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, alike, alike)["lattice"][-2]
 
 
 def test_neighbours_that_lie_in_packs_alike_are_skewed():
@@ -103,3 +85,22 @@ def test_neighbours_that_lie_in_packs_alike_are_skewed():
     assert not skewed(meta(100, 32), [0])  # packs
     assert not skewed(meta(100, 7), [0])  # not two packs
     assert not skewed(meta(8, 6, 100, 33), [0, 2])  # steps in two loops
+
+
+def interleaved(x, dims, out=None, pack=4, alike=True):
+    out = x if out is None else out
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, False, alike)["lattice"][-1]
+
+
+def test_rows_that_take_turns_in_a_dense_run_are_interleaved():
+    assert interleaved(meta(100, 3), [0])
+    assert interleaved(meta(8, 101, 3), [1])  # runs that begin anywhere in a pack
+    assert interleaved(meta(8, 100, 33), [1])
+    assert interleaved(meta(100, 32), [0])
+    assert interleaved(meta(9, 100, 6)[1:], [1], out=meta(8, 100, 6))
+    assert not interleaved(meta(8, 101, 3), [1], alike=False)
+    assert not interleaved(meta(8, 101, 3), [1], out=meta(8, 102, 3)[:, :-1])  # run by run elsewhere in a pack
+    assert not interleaved(meta(8, 100, 4)[..., :3], [1])  # gaps
+    assert not interleaved(meta(8, 100, 3), [1], out=meta(8, 3, 100).transpose(1, 2))
+    assert not interleaved(meta(8, 100), [1])  # rows
+    assert not interleaved(meta(8, 6, 100, 33), [0, 2])  # runs of several places

@@ -16,9 +16,9 @@ KINDS = {
 }
 
 
-def plan_lattice(name, kind, units, steps, inner, dtype, backward=False, fold=1, skewed=False) -> dict:
+def plan_lattice(name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False) -> dict:
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-    lattice = (units, steps, inner, columns, elements, along, fold, skewed)
+    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved)
     return _C.plan(
         units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
     )
@@ -45,7 +45,7 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                         assert units > 1 << 31, case
                         continue
                     if plan["kernel"] == "strided_relay":
-                        large = units * steps * unit_bytes >= GPUS[name]["l2_bytes"]
+                        large = units * steps * unit_bytes >= GPUS[name]["l2_bytes"] // (4 if elements > 1 else 1)
                         assert steps > most // 2 or large or units > 1 << 31, case
                         continue
                     assert plan["kernel"] == "strided"
@@ -60,7 +60,7 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     if plan["whole"]:
                         assert packs in whole_columns, case
                         assert packs >= steps, case
-                        assert (lanes, warps, cluster, plan["shared"]) == (32, 1, 1, False)
+                        assert (lanes, warps, cluster, plan["shared_packs"]) == (32, 1, 1, 0)
                         assert width in (32, 64, 128)
                         continue
                     assert lanes in (1, 2, 4, 8, 16, 32)
@@ -69,21 +69,60 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     assert cluster in (1, 2, 4, 8)
                     assert cluster <= GPUS[name]["max_cluster"]
                     assert cluster == 1 or warps > 1, case
-                    assert ceil_div(steps, cluster) <= warps * (32 // lanes) * packs * elements, case
+                    shared, in_turns = plan["shared_packs"], plan["interleaved"]
+                    assert not in_turns, case
+                    assert packs == packs_in_registers or (packs == 0 and shared and warps <= 8 and not backward), case
+                    assert ceil_div(steps, cluster) <= warps * (32 // lanes) * (packs + shared) * elements, case
                     # Sums of warps and of blocks, and results.
                     sums = warps + (cluster if cluster > 1 else 0)
                     bytes_of_sums = tiles * lanes * columns * (16 * sums + (120 if backward else 32))
-                    if plan["shared"]:
+                    assert warps <= 16, case
+                    if shared:
                         assert elements == 1, case
                         assert size > 2, case
-                        assert packs == (8 if backward else 16)
-                        assert warps <= 8, case
-                        cells = tiles * warps * 32 * packs * 16 * (2 if backward else 1)
+                        assert shared % (4 if backward or size == 8 else 8) == 0, case
+                        cells = tiles * warps * 32 * shared * 16 * (2 if backward else 1)
                         assert cells + bytes_of_sums <= GPUS[name]["shared_bytes"], case
                     else:
-                        assert packs == packs_in_registers
-                        assert warps <= 16, case
                         assert bytes_of_sums <= 48 << 10, case
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", GPUS)
+def test_runs_of_rows_that_take_turns_hold_them(name, backward, asking):
+    for kernel in ("", "strided"):
+        asking(kernel)
+        taken = 0
+        for dtype in DTYPES:
+            pack, packs = 16 // dtype.itemsize, packs_of_a_relay(backward, 1, dtype.itemsize)
+            for inner in (2, 3, 7, 33, 49, 99, 333, 511, 512, 513):
+                for outer in (1, 30, 5000):
+                    for steps in (20, 100, 300, 1000, 3000, 12_000, 60_000):
+                        plan = plan_lattice(
+                            name, "elements", outer * inner, steps, inner, dtype, backward, interleaved=True
+                        )
+                        if plan["kernel"] != "strided" or not plan["interleaved"]:
+                            continue
+                        taken += 1
+                        case = (dtype, inner, outer, steps, plan)
+                        threads, cluster = plan["threads"], plan["cluster"]
+                        assert plan["width"] == inner, case
+                        assert (plan["packs"], plan["shared_packs"], plan["whole"]) == (packs, 0, False), case
+                        assert threads == 32 * plan["warps"] <= 512, case
+                        assert plan["blocks"] == outer * cluster, case
+                        units = turns(inner, pack, threads)
+                        assert inner <= units, case
+                        # Wherever in a pack the run begins.
+                        assert ceil_div(steps * inner + pack - 1, pack) <= cluster * units * packs, case
+                        sums = units * pack + threads + cluster * inner + inner + pack
+                        assert sums * 16 + (inner + pack) * 120 <= GPUS[name]["shared_bytes"], case
+        assert taken > 0
+
+
+def turns(inner, pack, threads) -> int:
+    """Threads of so many that take packs: as many as begin at the same row again."""
+    turn = next(n for n in range(1, inner + 1) if n * pack % inner == 0)
+    return threads // turn * turn
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -129,8 +168,8 @@ def check_relay(plan, units, steps, columns, elements, packs, step) -> None:
     assert tiles * width >= units, case
     assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs * elements, case
     side = lanes * across * columns
-    assert side % adders == 0, case
-    assert side // adders <= plan["threads"], case
+    assert 1 <= adders <= side, case
+    assert ceil_div(side, adders) <= plan["threads"], case
     check_order(plan)
     assert plan["scratch_bytes"] == tiles * (parts + 1) * side * 16, case
     assert plan["scratch_bytes"] <= max(units * steps * step // 16, 1 << 20), case
@@ -163,23 +202,39 @@ def test_columns_that_no_cache_holds_are_read_in_memorys_order(name):
             assert several["beside"] in (1, plan["tiles"])
 
 
+@pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("name", GPUS)
-def test_narrow_dense_columns_go_in_packs(name, asking):
+def test_long_runs_of_rows_that_take_turns_go_in_packs(name, backward, asking):
     for kernel in ("", "strided_relay"):
         asking(kernel)
         for dtype in DTYPES:
-            pack = 16 // dtype.itemsize
-            plan = plan_lattice(name, "elements", 8 * 3, 1 << 20, 3, dtype, fold=pack)
-            assert plan["kernel"] == "strided_relay"
-            assert (plan["lanes"], plan["width"]) == (4, 3)
-            if pack > 2:  # doubles go one by one
-                odd = plan_lattice(name, "elements", 17, 1 << 22, 17, dtype, backward=True, fold=pack)
-                assert odd["kernel"] == "strided_relay"
-                assert odd["tiles"] == 1  # which has all columns of a row
-                assert plan["parts"] == ceil_div(
-                    (1 << 20) // pack, 8 * packs_of_a_relay(False, 1, dtype.itemsize) * plan["warps"]
-                )
-            assert plan["threads"] >= 4 * pack
+            pack, packs = 16 // dtype.itemsize, packs_of_a_relay(backward, 1, dtype.itemsize)
+            for inner in (2, 3, 17, 33, 50, 99, 255, 333, 511):
+                for outer in (1, 8, 1000):
+                    for steps in (300_000, (1 << 22) + 1, (1 << 33) + 5):
+                        units = outer * inner
+                        if units * steps >= 1 << 40:
+                            continue
+                        plan = plan_lattice(name, "elements", units, steps, inner, dtype, backward, interleaved=True)
+                        case = (dtype, inner, outer, steps, plan)
+                        shared = GPUS[name]["shared_bytes"]
+                        if inner > 256 and shared <= 64 << 10:  # no room for as many sums or results
+                            continue
+                        assert plan["kernel"] == "strided_relay", case
+                        assert plan["interleaved"], case
+                        assert plan["width"] == inner, case
+                        assert plan["tiles"] == outer, case
+                        threads, parts = plan["threads"], plan["parts"]
+                        assert threads == 32 * plan["warps"] <= 512, case
+                        taking = turns(inner, pack, 256 if inner <= 256 else 512)
+                        assert inner <= taking <= threads, case
+                        assert ceil_div(steps * inner + pack - 1, pack) <= parts * taking * packs, case
+                        assert 1 <= plan["adders"] <= ceil_div(inner, 8), case
+                        assert ceil_div(inner, plan["adders"]) <= threads, case
+                        check_order(plan)
+                        assert plan["scratch_bytes"] == outer * (parts + 1) * inner * 16, case
+                        assert (taking * pack + threads) * 16 <= shared, case
+                        assert (inner + pack) * (16 + 120) <= shared, case
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -209,10 +264,8 @@ def test_packs_that_begin_anywhere_hold_their_columns(name, backward, asking):
                         assert plan["threads"] == warps * 32 <= 512, case
                         packs = packs_of_a_relay(backward, 1, dtype.itemsize)
                         assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs, case
-                        assert width % plan["adders"] == 0, case
-                        # Threads that share a column's parts halve themselves until one is left.
-                        depth = plan["threads"] // (width // plan["adders"])
-                        assert depth & (depth - 1) == 0, case
+                        assert 1 <= plan["adders"] <= width, case
+                        assert ceil_div(width, plan["adders"]) <= plan["threads"], case
                         check_order(plan)
                         assert plan["scratch_bytes"] == plan["tiles"] * (parts + 1) * width * 16, case
                         columns = width + 2 * pack
@@ -232,7 +285,7 @@ def test_a_cast_is_read_twice(name, asking):
 @pytest.mark.parametrize("name", GPUS)
 def test_a_gradient_elsewhere_in_packs_than_its_input_goes_element_by_element_if_it_is_long(name):
     def kernel(length, dtype, aligned):
-        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, 1, False)
+        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, False, False)
         plan = _C.plan(
             32_768, length, NUMBER[dtype], True, False, aligned, **GPUS[name], backward=True, lattice=lattice
         )

@@ -5,7 +5,7 @@
 
 namespace l1norm::cuda {
 
-// kPacks cells of one operand; kElements: a cell's elements are steps of their own.
+// kPacks cells of one operand, or none; kElements: a cell's elements are steps of their own.
 template <typename T, int kPacks, bool kElements, Access kAccess = Access::kOnce>
 struct Cells {
   static constexpr int kPack = kPackBytes / sizeof(T);
@@ -13,7 +13,7 @@ struct Cells {
   // What is worked on at a time: one element, or a pair of halves.
   static constexpr int kUnits = CellPack::kUnits, kUnit = kPack / kUnits;
   using Few = Pack<T, kUnit>;
-  CellPack held[kPacks];
+  CellPack held[kPacks > 0 ? kPacks : 1];
 
   template <int64_t Offsets::* kOf>
   __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps) {
@@ -59,20 +59,24 @@ struct Cells {
 };
 
 // Those of one operand in shared memory, in places of the thread's own.
-template <typename T, int kPacks>
+template <typename T>
 struct SharedCells {
   uint4* mine;  // threads' places of one number are neighbours
 
-  template <int64_t Offsets::* kOf>
-  __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps) const {
-    visit<kOf, kPacks>(way, steps, start, [&](int u, const T* from, bool there) {
-      uint4* const place = mine + u * blockDim.x;
-      if (there) {
-        copy_async(place, from);
-      } else {
-        *place = uint4{};
-      }
-    });
+  // In batches of kBatch.
+  template <int64_t Offsets::* kOf, int kBatch>
+  __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps, int count) const {
+#pragma unroll 1
+    for (int first = 0; first < count; first += kBatch) {
+      visit<kOf, kBatch>(Way(way, steps, first * way.step), steps, start, [&](int u, const T* from, bool there) {
+        uint4* const place = mine + (first + u) * blockDim.x;
+        if (there) {
+          copy_async(place, from);
+        } else {
+          *place = uint4{};
+        }
+      });
+    }
   }
 
   template <int kBatch>
@@ -87,36 +91,44 @@ struct SharedCells {
   }
 };
 
-// A thread's cells, from their read to the write of their results. kShared: they are in shared memory, and in registers
-// a batch at a time.
+// A thread's cells, from their read to the write of their results: kPacks in registers, and before them, with kShared,
+// t.shared in shared memory, which are in registers a batch at a time.
 template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared, Access kAccess = Access::kOnce>
 struct HeldCells {
   static_assert(!kShared || (!kElements && kAccess == Access::kOnce));
-  static constexpr int kBatch = !kShared ? kPacks : kBackward || sizeof(T) == 8 ? 4 : 8;
-  using X = Cells<T, kBatch, kElements, kAccess>;
+  // To be finished, and to be summed beside those in registers.
+  static constexpr int kLargeBatch = kSharedBatch<kBackward, sizeof(T)>,
+                       kBatch = kPacks > 0 ? kLargeBatch / 2 : kLargeBatch;
+  using X = Cells<T, kPacks, kElements, kAccess>;
   using G = std::conditional_t<kBackward, X, Empty>;
   static constexpr int kPack = X::kPack;
   using Memory = Desk<T, kBackward>;
-  static_assert(kPacks % kBatch == 0 && kBatch * X::kUnits <= 64);
 
-  std::conditional_t<kShared, SharedCells<T, kPacks>, X> x;
-  std::conditional_t<kBackward, decltype(x), Empty> g;
+  X x;
+  G g;
+  std::conditional_t<kShared, SharedCells<T>, Empty> shared_x;
+  std::conditional_t<kShared && kBackward, SharedCells<T>, Empty> shared_g;
 
   HeldCells() = default;
   // places: of a pack a cell, those of x first.
-  __device__ __forceinline__ explicit HeldCells(uint4* places) {
+  __device__ __forceinline__ HeldCells(const Tiling& t, uint4* places) {
     if constexpr (kShared) {
-      x.mine = places + threadIdx.x;
-      if constexpr (kBackward) g.mine = x.mine + kPacks * blockDim.x;
+      shared_x.mine = places + threadIdx.x;
+      if constexpr (kBackward) shared_g.mine = shared_x.mine + t.shared * blockDim.x;
     }
   }
 
-  __device__ __forceinline__ void load(const Call& c, const Offsets& o, const Way& way) {
+  __device__ __forceinline__ void load(const Call& c, const Tiling& t, const Offsets& o, const Way& way) {
     const Walk& steps = c.geometry.row;
-    if constexpr (kBackward) {
-      g.template load<&Offsets::grad>(static_cast<const T*>(c.grad) + o.grad, way, steps);
+    const T* const from = static_cast<const T*>(c.input) + o.input;
+    const T* const grads = kBackward ? static_cast<const T*>(c.grad) + o.grad : nullptr;
+    if constexpr (kShared) {
+      if constexpr (kBackward) shared_g.template load<&Offsets::grad, kBatch>(grads, way, steps, t.shared);
+      shared_x.template load<&Offsets::input, kBatch>(from, way, steps, t.shared);
     }
-    x.template load<&Offsets::input>(static_cast<const T*>(c.input) + o.input, way, steps);
+    const Way rest = kShared ? Way(way, steps, t.shared * way.step) : way;
+    if constexpr (kBackward) g.template load<&Offsets::grad>(grads, rest, steps);
+    if constexpr (kPacks > 0) x.template load<&Offsets::input>(from, rest, steps);
   }
 
   // What the warp has of each of its columns, into the desk's parts.
@@ -131,24 +143,23 @@ struct HeldCells {
     };
     Sum total;
     if (kElements || t.columns == 1) {
-      total = sum(scale(0));
+      total = sum(t, scale(0));
     } else if constexpr (!kElements && !kShared) {
       total = folded<kPack>(t, place, [&](int k) {
         TallyOf tally;
-        add_column(tally, x, g, k, scale(k));
+        add_column<true>(tally, x, g, k, scale(k));
         return tally.sum();
       });
     } else if constexpr (!kElements) {
       TallyOf tallies[kPack];
-      wait_for_copies();
-#pragma unroll 1
-      for (int first = 0; first < kPacks; first += kBatch) {
-        const X batch = x.template batch<kBatch>(first);
-        G grads;
-        if constexpr (kBackward) grads = g.template batch<kBatch>(first);
+      if constexpr (kPacks > 0) {
 #pragma unroll
-        for (int k = 0; k < kPack; ++k) add_column(tallies[k], batch, grads, k, scale(k));
+        for (int k = 0; k < kPack; ++k) add_column<true>(tallies[k], x, g, k, scale(k));
       }
+      each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) {
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) add_column<false>(tallies[k], batch, grads, k, scale(k));
+      });
       total = folded<kPack>(t, place, [&](int k) { return tallies[k].sum(); });
     }
     if (!kElements && t.columns > 1) {
@@ -167,61 +178,64 @@ struct HeldCells {
   template <typename MakePlace>
   __device__ __forceinline__ void finish(const Call& c, const Tiling& t, const Cluster& cluster,
                                          const MakePlace& make_place) {
-    if constexpr (!kShared) {
-      finish_batch(c, t, cluster, make_place(), 0, x, g);
-    } else {
-#pragma unroll 1
-      for (int first = 0; first < kPacks; first += kBatch) {
-        X batch = x.template batch<kBatch>(first);
-        G grads;
-        if constexpr (kBackward) grads = g.template batch<kBatch>(first);
-        finish_batch(c, t, cluster, make_place(), first, batch, grads);
-      }
-    }
+    if constexpr (kPacks > 0) finish_batch(c, t, cluster, make_place(), kShared ? t.shared : 0, x, g);
+    each_batch<kLargeBatch>(t, [&](int first, auto& batch, const auto& grads) {
+      finish_batch(c, t, cluster, make_place(), first, batch, grads);
+    });
   }
 
  private:
   using TallyOf = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
 
-  // The k-th element of every cell.
-  static __device__ __forceinline__ void add_column(TallyOf& tally, const X& x, const G& g, int k, double by) {
-    Pack<T, 1> elements[kBatch];
-    x.column(k, elements);
-    if constexpr (kBackward) {
-      Pack<T, 1> grads[kBatch];
-      g.column(k, grads);
-      tally.template add<kBatch>(grads, elements, by);
-    } else if constexpr (kShared) {
-      tally.template add<kBatch>(elements);
-    } else {
-      tally.template set<kBatch>(elements);
+  // Calls see(number of its first cell, x, g) for what is in shared memory.
+  template <int kCells, typename See>
+  __device__ __forceinline__ void each_batch(const Tiling& t, const See& see) const {
+    if constexpr (kShared) {
+      wait_for_copies();
+#pragma unroll 1
+      for (int first = 0; first < t.shared; first += kCells) {
+        auto batch = shared_x.template batch<kCells>(first);
+        std::conditional_t<kBackward, decltype(batch), Empty> grads;
+        if constexpr (kBackward) grads = shared_g.template batch<kCells>(first);
+        see(first, batch, grads);
+      }
     }
   }
 
-  static __device__ __forceinline__ void add_all(TallyOf& tally, const X& x, const G& g, double by) {
+  // The k-th element of every cell; kFirst: as the first ones.
+  template <bool kFirst, int kCells, bool kSingle, Access kHow, typename Grads>
+  static __device__ __forceinline__ void add_column(TallyOf& tally, const Cells<T, kCells, kSingle, kHow>& cells,
+                                                    const Grads& grads, int k, double by) {
+    Pack<T, 1> elements[kCells];
+    cells.column(k, elements);
     if constexpr (kBackward) {
-      constexpr int kGroup = kGroupOf<kBatch, kPack>;
-#pragma unroll
-      for (int u = 0; u < kBatch; u += kGroup) tally.template add<kGroup>(g.held + u, x.held + u, by);
+      Pack<T, 1> products[kCells];
+      grads.column(k, products);
+      tally.template add<kCells>(products, elements, by);
+    } else if constexpr (kFirst) {
+      tally.template set<kCells>(elements);
     } else {
-      add_packs(tally, x.held);
+      tally.template add<kCells>(elements);
+    }
+  }
+
+  template <int kCells, bool kSingle, Access kHow, typename Grads>
+  static __device__ __forceinline__ void add_all(TallyOf& tally, const Cells<T, kCells, kSingle, kHow>& cells,
+                                                 const Grads& grads, double by) {
+    if constexpr (kBackward) {
+      constexpr int kGroup = kGroupOf<kCells, kPack>;
+#pragma unroll
+      for (int u = 0; u < kCells; u += kGroup) tally.template add<kGroup>(grads.held + u, cells.held + u, by);
+    } else {
+      add_packs(tally, cells.held);
     }
   }
 
   // The sum of the unit, if it is of one row.
-  __device__ __forceinline__ Sum sum(double by) const {
+  __device__ __forceinline__ Sum sum(const Tiling& t, double by) const {
     TallyOf tally;
-    if constexpr (!kShared) {
-      add_all(tally, x, g, by);
-    } else {
-      wait_for_copies();
-#pragma unroll 1
-      for (int first = 0; first < kPacks; first += kBatch) {
-        G grads;
-        if constexpr (kBackward) grads = g.template batch<kBatch>(first);
-        add_all(tally, x.template batch<kBatch>(first), grads, by);
-      }
-    }
+    if constexpr (kPacks > 0) add_all(tally, x, g, by);
+    each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) { add_all(tally, batch, grads, by); });
     return tally.sum();
   }
 
@@ -243,8 +257,11 @@ struct HeldCells {
   }
 
   // Of cells from the thread's cell `skipped` on; results take their place one by one.
+  template <int kCells, Access kHow, typename Grads>
   __device__ __forceinline__ void finish_batch(const Call& c, const Tiling& t, const Cluster& cluster,
-                                               const Place& place, int skipped, X& x, const G& g) {
+                                               const Place& place, int skipped,
+                                               Cells<T, kCells, kElements, kHow>& cells, const Grads& grads) {
+    static_assert(kCells * X::kUnits <= 64);
     const Memory desk(place, t, cluster.size);
     const Walk& steps = c.geometry.row;
     const auto make_way = [&] {
@@ -260,30 +277,32 @@ struct HeldCells {
 #pragma unroll
         for (int k = 0; k < X::kUnit; ++k) slopes[k] = &desk.results[column(unit * X::kUnit + k)];
 #pragma unroll
-        for (int u = 0; u < kBatch; ++u) x.set(u, unit, gradients_beside(g.few(u, unit), x.few(u, unit), slopes));
+        for (int u = 0; u < kCells; ++u) {
+          cells.set(u, unit, gradients_beside(grads.few(u, unit), cells.few(u, unit), slopes));
+        }
       } else {
         Quotient<T> results[X::kUnit];
 #pragma unroll
         for (int k = 0; k < X::kUnit; ++k) results[k] = desk.results[column(unit * X::kUnit + k)];
 #pragma unroll
-        for (int u = 0; u < kBatch; ++u) {
+        for (int u = 0; u < kCells; ++u) {
           typename X::Few quotients;
-          if (divide_beside(results, x.few(u, unit), quotients)) {
-            x.set(u, unit, quotients);
+          if (divide_beside(results, cells.few(u, unit), quotients)) {
+            cells.set(u, unit, quotients);
           } else {
-            unproven |= uint64_t{1} << (unit * kBatch + u);
+            unproven |= uint64_t{1} << (unit * kCells + u);
           }
         }
       }
     }
     T* const start = static_cast<T*>(c.output) + place.offsets(c.geometry.rows).output;
-    x.store(start, make_way(), steps);
+    cells.store(start, make_way(), steps);
     if constexpr (!kBackward) {
       // What is not proven was stored as it was read.
       if (unproven == 0) return;
       const Way way = make_way();
       for (; unproven != 0; unproven &= unproven - 1) {
-        const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kBatch, u = bit % kBatch;
+        const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kCells, u = bit % kCells;
         const int cell = kElements ? u * kPack : u;
 #pragma unroll
         for (int k = 0; k < X::kUnit; ++k) {

@@ -16,6 +16,7 @@ struct Tiling {
   int width;    // units of a tile, at most as many as lanes side by side
   int warps;    // of a block that share a tile's units, along the steps; one warp alone: each has a tile of its own
   int part;     // steps of a block
+  int shared;   // cells of a thread that are in shared memory
   bool along;   // neighbouring lanes follow each other along the steps
   bool packed;  // a unit's denominators are neighbours at a pack's start
 

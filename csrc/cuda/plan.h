@@ -403,7 +403,7 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   } else if (const bool relay = open(Kernel::kStridedRelay) && across &&
                                 plan_strided_relay(shape.lattice, shape.backward, device, plan.strided_relay);
              open(Kernel::kStrided) && across && plan_strided(shape.lattice, shape.backward, device, plan.strided) &&
-             !(relay && is_better_relayed(shape.lattice, shape.backward, device, plan.strided))) {
+             !(relay && is_better_relayed(shape.lattice, shape.backward, device, plan.strided, plan.strided_relay))) {
     plan.kernel = Kernel::kStrided;
   } else if (relay) {
     plan.kernel = Kernel::kStridedRelay;

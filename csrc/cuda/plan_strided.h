@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 
 #include "../lattice.h"
 #include "device.h"
@@ -10,17 +11,33 @@ namespace l1norm::cuda {
 
 constexpr int kStridedWarps = 4;  // of a block whose warps have a tile each
 constexpr int kStridedThreads = 512;
-// Cells a thread, of packs or of as many elements one by one, and blocks of the most threads that a multiprocessor has
-// registers for. Two operands share them; halves that are read one by one take a register each until they are a pair.
-constexpr int strided_cells(bool backward, int64_t bytes, int64_t element_size, bool shared) {
+// Cells in a thread's registers, of packs or of as many elements one by one, and blocks of the most threads that a
+// multiprocessor has registers for. Two operands share them; halves that are read one by one take a register each until
+// they are a pair.
+constexpr int strided_cells(bool backward, int64_t bytes, int64_t element_size) {
   if (bytes == 2) return backward ? 3 : 4;
-  return backward ? 8 : element_size == 8 && !shared ? 12 : 16;
+  return backward ? 8 : element_size == 8 ? 12 : 16;
 }
-constexpr int strided_blocks(bool backward, int packs) { return backward || packs > 8 ? 1 : 2; }
-// Where cells are in shared memory: more blocks, of fewer registers.
-constexpr int kSharedThreads = 256;
-constexpr int kSharedBlocks = 3;
-constexpr int strided_threads(bool shared) { return shared ? kSharedThreads : kStridedThreads; }
+// None of them where all are in shared memory.
+constexpr int strided_blocks(bool backward, int packs) { return packs == 0 ? 3 : backward || packs > 8 ? 1 : 2; }
+constexpr int strided_most_threads(int packs) { return packs == 0 ? kStridedThreads / 2 : kStridedThreads; }
+// A thread's further cells are in shared memory, some such batches.
+constexpr int shared_batch(bool backward, int64_t element_size) { return backward || element_size == 8 ? 4 : 8; }
+template <bool kBackward, int kSize>
+constexpr int kSharedBatch = shared_batch(kBackward, kSize);
+
+// Packs in a thread's registers whose columns begin at any place of one.
+constexpr int loose_packs(bool backward, int64_t element_size) {
+  return element_size == 4 ? (backward ? 8 : 16) : backward ? 6 : 12;
+}
+template <bool kBackward, int kSize>
+constexpr int kLoosePacks = loose_packs(kBackward, kSize);
+
+// Threads, of so many, that take packs of `inner` rows that take turns: as many as make whole turns.
+constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads) {
+  const int64_t turn = inner / std::gcd(inner, pack);
+  return threads / turn * turn;
+}
 
 // Where a thread has whole columns: units of it, so that 64 bytes are under way, and blocks on a multiprocessor.
 constexpr int column_units(bool backward, int steps, int64_t bytes) {
@@ -43,8 +60,8 @@ struct LatticeShape {
   int elements = 1;    // of a cell that are steps of their own
   bool along = false;  // steps lie closer together than units
   int64_t element_size = 4;
-  int fold = 1;         // steps that are whole packs together, of `elements` elements
-  bool skewed = false;  // elements in packs that begin elsewhere from step to step
+  bool skewed = false;       // elements in packs that begin elsewhere from step to step
+  bool interleaved = false;  // elements whose steps follow each other without a gap
 
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
@@ -53,20 +70,15 @@ struct LatticeShape {
 inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
   if (!l.walkable) return {};
   const int elements = l.unit == Unit::kElement ? static_cast<int>(pack) : 1;
-  return {l.geometry.rows.count,
-          l.geometry.row.count,
-          l.inner,
-          l.columns,
-          elements,
-          l.along,
-          kPackBytes / pack,
-          l.fold,
-          l.skewed};
+  return {
+      l.geometry.rows.count, l.geometry.row.count, l.inner, l.columns, elements, l.along, kPackBytes / pack, l.skewed,
+      l.interleaved};
 }
 
 // The strided kernel: `lanes` lanes of a warp lie side by side over `width` units, the others and `warps` warps of
-// `cluster` blocks share the steps, `packs` cells a thread. A block has four tiles where a tile is one warp's. `whole`:
-// a thread has all steps of its units, up to `packs`.
+// `cluster` blocks share the steps, `packs` cells a thread in registers and `shared_packs` in shared memory. A block
+// has four tiles where a tile is one warp's. `whole`: a thread has all steps of its units, up to `packs`.
+// `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack.
 struct StridedPlan {
   int lanes;
   int width;
@@ -74,10 +86,12 @@ struct StridedPlan {
   int packs;
   int cluster;
   bool whole;
-  bool shared;
+  int shared_packs;
+  bool interleaved;
 };
 
 constexpr int strided_tiles_a_block(const StridedPlan& plan) { return plan.warps == 1 ? kStridedWarps : 1; }
+constexpr int strided_threads(const StridedPlan& plan) { return plan.warps * strided_tiles_a_block(plan) * 32; }
 constexpr int64_t strided_grid(int64_t units, const StridedPlan& plan) {
   return ceil_div(ceil_div(units, plan.width), strided_tiles_a_block(plan)) * plan.cluster;
 }
@@ -88,81 +102,134 @@ constexpr int power_of_two_from(int64_t least) {
   return power;
 }
 
-// Shared memory of a block that holds its cells there, and of sums and results.
+// Shared memory of a block: cells that are there, sums and results.
 constexpr int64_t strided_shared_bytes(const LatticeShape& s, bool backward, const StridedPlan& plan) {
-  const int64_t tiles = strided_tiles_a_block(plan), cells = tiles * plan.warps * 32 * plan.packs * (backward ? 2 : 1);
-  const int sums = plan.warps + (plan.cluster > 1 ? plan.cluster : 0);
-  return cells * kPackBytes + tiles * s.columns * plan.lanes * (16 * sums + (backward ? 120 : 32));
+  const int64_t threads = strided_threads(plan), cluster = plan.cluster > 1 ? plan.cluster : 0;
+  const int a_result = backward ? 120 : 32;
+  if (plan.interleaved) {
+    const int64_t pack = kPackBytes / s.element_size;
+    return (threads * (pack + 1) + plan.cluster * s.inner) * 16 + (s.inner + pack) * (16 + a_result);
+  }
+  const int64_t cells = threads * plan.shared_packs * (backward ? 2 : 1);
+  const int64_t columns = strided_tiles_a_block(plan) * s.columns * plan.lanes;
+  return cells * kPackBytes + columns * (16 * (plan.warps + cluster) + a_result);
 }
 
-// What tiles of that plan lose of a copy's speed, or backward of torch.add's: fitted to measured ones on an H200. Three
-// blocks or more on a multiprocessor hide each other's sums, divisions and barriers: 512 x 3136 float32 run at 0.87
-// with two, at 0.97 with three of the same 64 KB, whose cells are in shared memory. Lines of 128 bytes side by side are
-// better than those of 64, and clusters wait.
+constexpr double kImpossible = 10.0;
+
+// What tiles of that plan lose of a copy's speed, or backward of torch.add's: fitted to 5000 measured ones on an H200.
+// What counts most is that all registers have loads under way, that few of them have nothing to hold, and how many
+// blocks wait for each other.
 inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
-  const int tiles = strided_tiles_a_block(plan), threads = plan.warps * tiles * 32;
-  int64_t blocks = std::min(kStridedThreads * strided_blocks(backward, plan.packs), device.threads_per_multiprocessor);
-  if (plan.shared) blocks = kSharedThreads * kSharedBlocks;
-  blocks /= threads;
-  if (plan.shared) {
-    const int64_t bytes = strided_shared_bytes(s, backward, plan);
-    if (bytes > device.shared_bytes - 1024) return 1.0;
-    blocks = std::min(blocks, device.shared_bytes_per_multiprocessor / (bytes + 1024));
+  const int64_t bytes = strided_shared_bytes(s, backward, plan), threads = strided_threads(plan);
+  if (bytes > device.shared_bytes - 1024) return kImpossible;
+  const int64_t most = std::min<int64_t>(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
+                                         device.threads_per_multiprocessor);
+  const int64_t blocks = std::min(most / threads, device.shared_bytes_per_multiprocessor / (bytes + 1024));
+  if (blocks == 0) return kImpossible;
+  const auto below = [](int64_t it, int64_t wanted) {
+    return std::max(0.0, 1.0 - static_cast<double>(it) / static_cast<double>(wanted));
+  };
+  const auto cluster = [&](double two, double four, double eight) {
+    return plan.cluster == 1 ? 0.0 : plan.cluster == 2 ? two : plan.cluster == 4 ? four : eight;
+  };
+  // Multiprocessors without a block, and the longer arithmetic of halves.
+  const bool half = s.element_size == 2 && s.elements > 1 && !backward;
+  const double always =
+      0.3 * below(strided_grid(s.units, plan), int64_t{2} * device.multiprocessors) + (half ? 0.15 : 0.0);
+  const int64_t tile_bytes = s.steps * plan.width * s.bytes();
+  const int64_t cells_bytes = threads * (plan.packs + plan.shared_packs) * kPackBytes;
+  if (plan.interleaved) {
+    const double empty = below(tile_bytes, plan.cluster * cells_bytes);
+    return always + 0.1 + std::max(0.0, empty - (backward ? 0.1 : 0.2)) +
+           (blocks == 1 ? (backward ? 0.12 : 0.2) : 0.0) +
+           (backward ? cluster(0.12, 0.17, 0.2) : cluster(0.14, 0.25, 0.25));
   }
-  if (blocks == 0) return 1.0;
-  const int64_t tile = ceil_div(s.steps, plan.cluster) * plan.width * s.bytes();
-  const double held = static_cast<double>(blocks * tiles * tile * (backward ? 2 : 1));
-  double loss = 0.35 * std::max(0.0, 1.0 - held / (112 << 10));
-  loss += blocks == 1 ? 0.2 : blocks == 2 ? (backward ? 0.08 : 0.12) : 0.03;
-  const double waits = plan.cluster == 1 ? 0.0 : plan.cluster == 2 ? 0.05 : plan.cluster == 4 ? 0.13 : 0.16;
-  loss += backward && plan.cluster > 1 ? waits + 0.06 : waits;
-  const int64_t line = plan.width * s.bytes();
-  if (!s.along && line < 128) loss += line < 64 ? 0.2 : s.elements > 1 ? 0.12 : backward ? 0.04 : 0.06;
-  if (plan.warps == 2 || plan.warps == 3) loss += 0.03;
-  // Multiprocessors without a block.
-  const double grid = static_cast<double>(strided_grid(s.units, plan));
-  return loss + 0.3 * std::max(0.0, 1.0 - grid / (2.0 * device.multiprocessors));
+  const int64_t tiles = strided_tiles_a_block(plan), held = blocks * tiles * tile_bytes / plan.cluster;
+  const double empty = below(tile_bytes, plan.cluster * cells_bytes / tiles / plan.lanes * plan.width);
+  const bool elements = s.elements > 1;
+  const int64_t line = s.along ? 128 : plan.width * s.bytes();
+  double loss = always + (plan.packs == 0 ? -0.02 : plan.shared_packs > 0 ? 0.015 : 0.0);
+  if (line < 128) loss += elements ? (line < 64 ? 0.2 : 0.12) : line < 64 ? 0.15 : 0.065;
+  if (backward) {
+    loss += 0.075 + 0.32 * below(blocks * threads, most) + 0.165 * below(2 * held, 256 << 10) + 0.49 * empty;
+    loss += (blocks == 1 ? 0.16 : blocks == 2 ? 0.03 : 0.0) + cluster(0.05, 0.14, 0.14);
+    return loss + (elements ? 0.1 : 0.0) + (plan.shared_packs > plan.packs ? 0.07 : 0.0);
+  }
+  loss += 0.035 + 0.24 * below(blocks * threads, most) + 0.04 * below(held, 256 << 10) + 0.21 * empty;
+  loss += (blocks == 1 ? 0.14 : 0.0) + cluster(0.1, 0.155, 0.19);
+  return loss + (elements ? (!half && plan.cluster == 1 && plan.warps > 2 ? 0.33 : 0.2) : 0.0) +
+         (plan.shared_packs > 20 ? 0.03 : 0.0);
 }
 
 inline bool plan_strided(const LatticeShape& s, bool backward, const Device& device, StridedPlan& plan) {
   if (s.units == 0 || s.steps == 0) return false;
   const int64_t cells = ceil_div(s.steps, s.elements);
-  const auto cells_of = [&](bool shared) { return strided_cells(backward, s.bytes(), s.element_size, shared); };
   if (!s.along && s.steps <= longest_whole_column(backward)) {
     const int held = static_cast<int>(s.elements > 1 ? (s.steps <= 3 ? 3 : longest_whole_column(backward))
                                                      : power_of_two_from(std::max<int64_t>(s.steps, 2)));
-    plan = {32, 32 * column_units(backward, held, s.bytes()), 1, held, 1, true, false};
+    plan = {32, 32 * column_units(backward, held, s.bytes()), 1, held, 1, true, 0, false};
     return strided_grid(s.units, plan) <= INT32_MAX;
   }
-  // Half types have more arithmetic than reads from shared memory leave time for.
-  const bool shareable = s.elements == 1 && s.element_size > 2;
-  double least = 1.0;
-  const auto consider = [&](int lanes) {
+  const int packs = strided_cells(backward, s.bytes(), s.element_size), batch = shared_batch(backward, s.element_size);
+  double least = kImpossible;
+  const auto consider = [&](const StridedPlan& candidate) {
+    const double loss = strided_loss(s, backward, device, candidate);
+    if (loss >= least || strided_grid(s.units, candidate) > INT32_MAX) return;
+    least = loss;
+    plan = candidate;
+  };
+  const auto in_registers = [&](int lanes) {
     for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
-      for (const bool shared : {false, true}) {
-        const int packs = cells_of(shared);
-        const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(packs) * (32 / lanes)), cluster);
-        if (warps * 32 > strided_threads(shared) || (cluster > 1 && warps < 2) || (shared && !shareable)) continue;
-        const StridedPlan candidate{lanes, lanes, static_cast<int>(warps), packs, cluster, false, shared};
-        const double loss = strided_loss(s, backward, device, candidate);
-        if (loss >= least || strided_grid(s.units, candidate) > INT32_MAX) continue;
-        least = loss;
-        plan = candidate;
+      const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(packs) * (32 / lanes)), cluster);
+      if (warps * 32 > kStridedThreads || (cluster > 1 && warps < 2)) continue;
+      consider({lanes, lanes, static_cast<int>(warps), packs, cluster, false, 0, false});
+    }
+  };
+  // With so many packs in registers.
+  const auto in_shared = [&](int lanes, int registers) {
+    for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
+      for (const int warps : {3, 4, 5, 7, 8, 16}) {
+        const int64_t each = ceil_div(cells, static_cast<int64_t>(cluster) * warps * (32 / lanes));
+        if (each <= registers || each > 4 * packs || warps * 32 > strided_most_threads(registers)) continue;
+        const int shared = static_cast<int>(ceil_div(each - registers, batch)) * batch;
+        consider({lanes, lanes, warps, registers, cluster, false, shared, false});
       }
     }
   };
+  const auto in_turns = [&] {
+    const int held = loose_packs(backward, s.element_size);
+    for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
+      for (const int warps : {2, 3, 4, 6, 8, 12, 16}) {
+        const int64_t pack = kPackBytes / s.element_size, units = interleaved_units(s.inner, pack, warps * 32);
+        if (units < s.inner || s.steps > INT32_MAX || s.steps * s.inner + pack - 1 > cluster * units * pack * held)
+          continue;
+        consider({32, static_cast<int>(s.inner), warps, held, cluster, false, 0, true});
+      }
+    }
+  };
+  if (s.interleaved) in_turns();
+  // Half types have more arithmetic than reads from shared memory leave time for.
+  const bool shareable = s.elements == 1 && s.element_size > 2;
   if (s.along) {
     // Neighbours enough for a line, or for the cells of a row that a warp holds.
     const int64_t coalesced = std::min<int64_t>(s.steps, s.elements > 1 ? 32 : 8);
-    const int64_t wanted = std::max(ceil_div(cells, cells_of(false)), coalesced);
-    consider(32 / power_of_two_from(std::min<int64_t>(wanted, 32)));
+    const int64_t wanted = std::max(ceil_div(cells, packs), coalesced);
+    const int lanes = 32 / power_of_two_from(std::min<int64_t>(wanted, 32));
+    in_registers(lanes);
+    if (shareable) in_shared(lanes, packs);
   } else {
     // Packs take as many lanes along the steps as they have columns. Where few units lie side by side, a warp that goes
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).
     const int most = s.elements == 1 ? 32 / s.columns : s.inner <= 16 ? 16 : 32;
-    for (int lanes = most; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) consider(lanes);
+    for (int lanes = most; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) in_registers(lanes);
+    if (shareable) {
+      in_shared(most, packs);
+      in_shared(most / 2, packs);
+      if (!backward) in_shared(most, 0);
+    }
   }
-  return least < 1.0;
+  return least < kImpossible;
 }
 
 }  // namespace l1norm::cuda

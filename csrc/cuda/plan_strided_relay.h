@@ -10,12 +10,12 @@
 namespace l1norm::cuda {
 
 constexpr int kStridedRelayThreads = 512;
-// Of a tile, that one block adds up: more of its threads share a column's parts then.
+// Of a tile, that one block adds up: more of its threads share a column's parts then, if there are many.
 constexpr int kColumnsAnAdder = 8;
+constexpr int kPartsAnAdder = 8;
 // Cells a thread: packs, or as many elements one by one, of which halves take a register each.
 constexpr int strided_relay_packs(bool backward, int elements, int64_t element_size) {
-  if (elements == 8) return backward ? 2 : 4;
-  return element_size == 4 ? (backward ? 8 : 16) : backward ? 6 : 12;
+  return elements == 8 ? (backward ? 2 : 4) : loose_packs(backward, element_size);
 }
 template <bool kBackward, int kElements, int kSize>
 constexpr int kStridedRelayPacks = strided_relay_packs(kBackward, kElements, kSize);
@@ -36,55 +36,45 @@ struct StridedRelayPlan {
   int tiles;
   int beside;  // tiles that are summed and divided together, part by part
   int ahead;
-  bool turns_back;  // divides a tile from its end
-  bool folds;       // in packs of several steps
-  bool skewed;      // in packs that begin elsewhere from step to step; the width is in elements
+  bool turns_back;   // divides a tile from its end
+  bool skewed;       // in packs that begin elsewhere from step to step; the width is in elements
+  bool interleaved;  // in packs of rows that take turns, in all threads, whatever the lanes
   int64_t scratch_bytes;
 
   int slots() const { return (parts + adders) * beside; }
 };
 
-// The lattice in packs that are of several steps, where it has such.
-inline LatticeShape folded_shape(const LatticeShape& s) {
-  if (s.fold == 1 || s.element_size == 8) return s;
-  const int64_t packs = s.inner * s.fold / s.elements;
-  return {s.units / s.inner * packs, s.steps / s.fold, packs, s.elements, 1, false, s.element_size, s.fold, false};
-}
+// How tiles are cut for blocks.
+struct Cut {
+  int64_t tiles;
+  int64_t in_a_row;  // of them
+  int64_t columns;   // of a tile, with a sum each
+  int64_t parts;     // of a tile
+  int64_t steps;     // of a part
+  int64_t adders;    // at the most
+  bool cached;       // whether the cache may hold more than what runs at a time
+  int room;          // one part of so many of the input's bytes that sums may take
+};
 
 // The rest of the plan. False where sums, which go through device memory, are more than it is for.
-inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
-  const int sector = sector_elements(s.element_size), elements = plan.skewed ? 1 : s.elements;
-  int64_t tiles = ceil_div(s.units, plan.width), columns = plan.lanes * plan.across * s.columns;
-  if (plan.skewed) {
-    // Packs that begin up to a sector earlier end up to a sector earlier.
-    tiles = s.units / s.inner * ceil_div(s.inner + sector - 1, plan.width);
-    columns = plan.width;
-  }
-  const int64_t a_block = static_cast<int64_t>(plan.warps) * (32 / plan.lanes) * elements *
-                          strided_relay_packs(backward, elements, s.element_size);
-  const int64_t parts = ceil_div(s.steps, a_block);
-  plan.adders =
-      plan.folds ? 1 : static_cast<int>(std::max<int64_t>(columns / (plan.skewed ? sector : kColumnsAnAdder), 1));
-  if (parts >= INT32_MAX / 4 || tiles > INT32_MAX / (2 * (parts + plan.adders))) return false;
-  plan.parts = static_cast<int>(parts);
-  plan.tiles = static_cast<int>(tiles);
-  plan.scratch_bytes = tiles * (parts + 1) * columns * 2 * static_cast<int64_t>(sizeof(double));
+inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Device& device, const Cut& cut,
+                                 StridedRelayPlan& plan) {
+  if (cut.parts >= INT32_MAX / 4 || cut.tiles > INT32_MAX / (2 * (cut.parts + cut.adders))) return false;
+  plan.adders = static_cast<int>(std::clamp<int64_t>(cut.parts / kPartsAnAdder, 1, cut.adders));
+  plan.parts = static_cast<int>(cut.parts);
+  plan.tiles = static_cast<int>(cut.tiles);
+  plan.scratch_bytes = cut.tiles * (cut.parts + 1) * cut.columns * 2 * static_cast<int64_t>(sizeof(double));
   const int64_t a_step = plan.width * s.bytes() * (backward ? 2 : 1);
   plan.turns_back = s.steps * a_step > device.l2_bytes * 2 / 5;
   // Tiles that the cache does not hold are read twice from memory, which is fastest in its order.
-  const int64_t in_a_row = plan.skewed ? tiles / (s.units / s.inner) : ceil_div(s.inner, plan.width);
-  plan.beside = plan.turns_back && tiles % in_a_row == 0 ? static_cast<int>(in_a_row) : 1;
+  plan.beside = plan.turns_back && cut.tiles % cut.in_a_row == 0 ? static_cast<int>(cut.in_a_row) : 1;
   // What has been summed and waits to be divided: the cache has more room than that, but reads of two tiles miss where
   // it takes more, and too little of it lets blocks wait for sums.
   const int64_t running = device.multiprocessors * (kStridedRelayThreads / 32 / (plan.warps * plan.across));
-  const int64_t cached = elements > 1 ? 0 : device.l2_bytes * 2 / 7 / (a_step * std::min(a_block, s.steps));
-  const int64_t all = tiles / plan.beside * plan.slots();
+  const int64_t cached = cut.cached ? device.l2_bytes * 2 / 7 / (a_step * std::min(cut.steps, s.steps)) : 0;
+  const int64_t all = cut.tiles / plan.beside * plan.slots();
   plan.ahead = static_cast<int>(std::min(std::max(plan.slots() + running / 2, cached), all));
-  return plan.scratch_bytes <= std::max<int64_t>(s.units * s.steps * s.bytes() /
-                                                     (plan.folds    ? 4
-                                                      : plan.skewed ? 8
-                                                                    : 16),
-                                                 1 << 20);
+  return plan.scratch_bytes <= std::max<int64_t>(s.units * s.steps * s.bytes() / cut.room, 1 << 20);
 }
 
 // `side` units side by side, a power of two, and up to so many warps along the steps.
@@ -95,12 +85,21 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
   // As many in every tile.
   const int64_t together = std::min(s.inner, s.units);
   plan.width = static_cast<int>(ceil_div(together, ceil_div(together, side)));
-  const int64_t cells = ceil_div(s.steps, s.elements);
-  const int64_t warps = ceil_div(
-      cells, static_cast<int64_t>(32 / plan.lanes) * strided_relay_packs(backward, s.elements, s.element_size));
+  const int64_t cells = ceil_div(s.steps, s.elements), columns = int64_t{side} * s.columns;
+  const int64_t a_warp = int64_t{32 / plan.lanes} * strided_relay_packs(backward, s.elements, s.element_size);
+  const int64_t warps = ceil_div(cells, a_warp);
   const int least = plan.across == 1 ? 2 : 1;  // warps of one would have tiles of their own
   plan.warps = std::clamp(power_of_two_from(std::min<int64_t>(warps, most_warps)), least, std::max(most_warps, least));
-  return strided_relay_launch(s, backward, device, plan);
+  const int64_t steps = plan.warps * a_warp * s.elements;
+  const Cut cut{ceil_div(s.units, plan.width),
+                ceil_div(s.inner, plan.width),
+                columns,
+                ceil_div(s.steps, steps),
+                steps,
+                std::max<int64_t>(columns / kColumnsAnAdder, 1),
+                s.elements == 1,
+                16};
+  return strided_relay_launch(s, backward, device, cut, plan);
 }
 
 // The same of so many packs side by side that begin elsewhere from step to step: sectors of them are whole where a
@@ -112,16 +111,38 @@ inline bool skewed_relay_of(const LatticeShape& s, bool backward, int lanes, con
   plan.across = 1;
   plan.width = lanes * pack - sector;
   plan.warps = std::max(sector, 8);
-  plan.skewed = true;
-  if (strided_relay_launch(s, backward, device, plan)) return true;
-  plan.skewed = false;
-  return false;
+  // Packs that begin up to a sector earlier end up to a sector earlier.
+  const int64_t in_a_row = ceil_div(s.inner + sector - 1, plan.width);
+  const int64_t steps = int64_t{plan.warps} * (32 / lanes) * loose_packs(backward, s.element_size);
+  const Cut cut{s.units / s.inner * in_a_row, in_a_row, plan.width, ceil_div(s.steps, steps), steps,
+                plan.width / sector,          true,     8};
+  plan.skewed = strided_relay_launch(s, backward, device, cut, plan);
+  return plan.skewed;
 }
 
-inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const Device& device, StridedRelayPlan& plan) {
-  const LatticeShape s = folded_shape(shape);
-  if (s.units == 0 || s.steps == 0 || s.steps > INT32_MAX / 2) return false;
-  plan.folds = s.fold > 1 && s.elements == 1;
+// The same of rows that take turns.
+inline bool interleaved_relay_of(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
+  const int64_t pack = kPackBytes / s.element_size;
+  const int threads = s.inner <= kStridedRelayThreads / 2 ? kStridedRelayThreads / 2 : kStridedRelayThreads;
+  const int64_t units = interleaved_units(s.inner, pack, threads);
+  const int64_t sums = (units * pack + threads) * 16, results = (s.inner + pack) * (16 + (backward ? 120 : 32));
+  if (!s.interleaved || units < s.inner || std::max(sums, results) > device.shared_bytes) return false;
+  plan.lanes = 32;
+  plan.across = 1;
+  plan.width = static_cast<int>(s.inner);
+  plan.warps = static_cast<int>(ceil_div(units, 32));
+  const int64_t elements = units * pack * loose_packs(backward, s.element_size);
+  // Wherever in a pack they begin.
+  const int64_t parts = ceil_div(s.steps * s.inner + pack - 1, elements);
+  const Cut cut{s.units / s.inner, 1, s.inner, parts, elements / s.inner, ceil_div(s.inner, kColumnsAnAdder), true, 4};
+  plan.interleaved = strided_relay_launch(s, backward, device, cut, plan);
+  return plan.interleaved;
+}
+
+inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
+  if (s.units == 0 || s.steps == 0) return false;
+  if (interleaved_relay_of(s, backward, device, plan)) return true;
+  if (s.steps > INT32_MAX / 2) return false;
   // 256 bytes side by side of a tile that the cache holds, else 512, which reads and writes of memory are faster with.
   // Elements one by one take 128.
   const bool fits = s.steps * 256 <= device.l2_bytes / 5;
@@ -134,18 +155,11 @@ inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const D
     if (skewed_relay_of(s, backward, lanes, device, plan)) return true;
     if (lanes > 16 && skewed_relay_of(s, backward, 16, device, plan)) return true;
   }
-  const int most = s.along            ? 1
-                   : plan.folds       ? 32
-                   : s.elements > 1   ? (s.element_size == 2 ? 64 : 32)
-                   : fits || backward ? 16
-                                      : 32;
-  // Those that fold have a row's sums in one tile.
-  const int widest = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})), least = plan.folds ? widest : 1;
-  for (int side = widest; side >= least; side /= 2) {
+  const int most = s.along ? 1 : s.elements > 1 ? (s.element_size == 2 ? 64 : 32) : fits || backward ? 16 : 32;
+  for (int side = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})); side >= 1; side /= 2) {
     const int across = std::max(side * s.columns / 32, 1);
     const int64_t tile_bytes = s.steps * side * s.bytes() * (backward ? 2 : 1);
-    // Those that fold have many columns for what a block reads: the fewest sums of them.
-    const int all = plan.folds && s.element_size == 2 ? 16 : tile_bytes <= device.l2_bytes / 24 ? 4 : 8;
+    const int all = tile_bytes <= device.l2_bytes / 24 ? 4 : 8;
     const int warps = s.elements > 1 ? 8 : std::max(all / across, 1);
     for (int most_warps = warps; most_warps * across * 32 <= kStridedRelayThreads; most_warps *= 2) {
       if (strided_relay_of(s, backward, side, most_warps, device, plan)) return true;
@@ -154,14 +168,26 @@ inline bool plan_strided_relay(const LatticeShape& shape, bool backward, const D
   return false;
 }
 
-// Whether clusters lose more than what the relay does, of which a large tensor runs at about 0.6 of a copy's speed
-// whatever its columns' length: 16384 x 32768 float32 at 0.70, in clusters at 0.58; 3000 x 100003 at 0.57, where those
-// go element by element, at 0.49.
-inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
-  if (plan.whole || s.units * s.steps * s.bytes() < device.l2_bytes / (s.skewed ? 4 : 1)) return false;
+// What the relay of that plan loses in a large tensor, as strided_loss() counts it: 24000 x 8192 float32 run at 0.68,
+// in clusters at 0.58; 12000 x 8191 at 0.59, where those go element by element, at 0.28. Blocks that wait for sums are
+// a larger part of short runs: 300 x 10000 x 33 over its middle runs at 0.70, 3000 x 1000 x 33 at 0.51.
+inline double strided_relay_loss(const LatticeShape& s, bool backward, const StridedRelayPlan& plan) {
   const bool half = s.element_size == 2;
-  const double most = !s.skewed ? (half && backward ? 0.5 : 0.38) : !half ? 0.3 : backward ? 0.7 : 0.5;
-  return strided_loss(s, backward, device, plan) > most;
+  if (plan.interleaved) {
+    const int64_t run = s.steps * s.inner * s.element_size, whole = half ? 512 << 10 : 384 << 10;
+    const double rest = std::max(0.0, 1.0 - static_cast<double>(run) / static_cast<double>(whole));
+    if (half) return backward ? 0.6 + 0.1 * rest : 0.5 + 0.2 * rest;
+    return (backward ? 0.4 : 0.33) + (run < 64 << 10 ? 0.4 : 0.2) * rest;
+  }
+  if (plan.skewed) return half ? (backward ? 0.7 : 0.63) : backward ? 0.5 : 0.43;
+  if (s.elements > 1) return half ? 0.73 : 0.58;
+  return half ? (backward ? 0.62 : 0.5) : 0.38;
+}
+
+inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
+                              const StridedRelayPlan& relay) {
+  if (plan.whole || s.units * s.steps * s.bytes() < device.l2_bytes / (s.elements > 1 ? 4 : 1)) return false;
+  return strided_loss(s, backward, device, plan) > strided_relay_loss(s, backward, relay);
 }
 
 }  // namespace l1norm::cuda

@@ -90,6 +90,25 @@ __device__ __forceinline__ Sum await_all(const double2* slots, int64_t first, in
   return total;
 }
 
+// Adds up what `depth` threads have of each of `across` columns, a column every so many threads; mine: room for a sum a
+// thread. The sum is in the first thread of a column.
+__device__ __forceinline__ Sum add_members(Sum sum, int depth, int across, double2* mine) {
+  const int thread = static_cast<int>(threadIdx.x), member = thread / across;
+#pragma unroll 1
+  for (int count = depth; count > 1;) {
+    const int half = (count + 1) / 2;
+    if (member >= half && member < count) mine[thread] = make_double2(sum.hi, sum.lo);
+    __syncthreads();
+    if (member < count - half) {
+      const double2 other = mine[thread + half * across];
+      sum = sum + Sum{other.x, other.y};
+    }
+    __syncthreads();
+    count = half;
+  }
+  return sum;
+}
+
 // The cluster of this block, whose size the launch says; a block of its own where the architecture has none.
 struct Cluster {
   int rank = 0, size = 1;

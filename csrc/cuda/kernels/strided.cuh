@@ -3,6 +3,7 @@
 
 #include "../cells.cuh"
 #include "../columns.cuh"
+#include "../interleaved.cuh"
 #include "../launch.h"
 #include "strided.h"
 
@@ -18,7 +19,7 @@ __device__ __forceinline__ uint4* strided_places(const Tiling& t, int cluster) {
 }
 
 template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
-__global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlocks : strided_blocks(kBackward, kPacks))
+__global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(kBackward, kPacks))
     kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   using Held = HeldCells<T, kBackward, kPacks, kElements, kShared>;
   using Memory = typename Held::Memory;
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlo
   const auto make_place = [&] {
     return Place(t, units, thread_anew(), blockIdx.x / static_cast<unsigned>(cluster.size), false);
   };
-  Held held(strided_places<T, kBackward>(t, cluster.size));
+  Held held(t, strided_places<T, kBackward>(t, cluster.size));
   // A thread a column, of which a tile has 32 at the most.
   RowDivisor<T> divisor{};
   {
@@ -37,18 +38,13 @@ __global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlo
       const int64_t denominator = denominator_of(t, units, place.first_unit, place.thread);
       if (denominator >= 0) divisor = RowDivisor<T>(c, denominator);
     }
-    held.load(c, place.offsets(units), place.way(t, steps, cluster.rank));
+    held.load(c, t, place.offsets(units), place.way(t, steps, cluster.rank));
   }
   {
     const Place place = make_place();
     const Memory desk(place, t, cluster.size);
-    const auto scale = [&] {
-      if (kBackward && place.thread < t.count()) desk.scales[place.thread] = divisor.scale(c);
-    };
-    // While the elements are on their way, unless they leave no registers for it.
-    if constexpr (kShared) scale();
     held.hand_in(c, t, place, desk);
-    if constexpr (!kShared) scale();
+    if (kBackward && place.thread < t.count()) desk.scales[place.thread] = divisor.scale(c);
   }
   const Place place = make_place();
   const Memory desk(place, t, cluster.size);
@@ -64,6 +60,65 @@ __global__ void __launch_bounds__(strided_threads(kShared), kShared ? kSharedBlo
     }
   });
   held.finish(c, t, cluster, make_place);
+}
+
+template <typename T, bool kBackward>
+__global__ void __launch_bounds__(kStridedThreads)
+    interleaved_kernel(const __grid_constant__ Call c, const __grid_constant__ Interleaving s) {
+  constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
+  using Held = Loose<T, kBackward, kLoosePacks<kBackward, sizeof(T)>, Access::kOnce>;
+  using Tile = InterleavedTile<T>;
+  using Place = InterleavedPlace<T>;
+  extern __shared__ uint4 memory[];
+  const Cluster cluster;
+  cluster.arrive();
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  // What threads hand in, and sums on their way; a block of the cluster and column; a column.
+  double2* const parts = reinterpret_cast<double2*>(memory);
+  double2* const ranks = parts + s.units * kPack + threads;
+  double2* const sums = ranks + cluster.size * s.inner;
+  auto* const results = reinterpret_cast<typename Held::Result*>(sums + s.inner + kPack);
+  const Tile tile(c, s, blockIdx.x / static_cast<unsigned>(cluster.size), static_cast<unsigned>(cluster.rank));
+  RowDivisor<T> divisor{};
+  if (kBackward && thread < s.inner) divisor = RowDivisor<T>(c, tile.denominator(thread));
+  Held held;
+  held.load(c, Place(tile, true));
+  held.hand_in(c, Place(tile, true), parts);
+  __syncthreads();
+  tile.each_sum(parts, [&](int column, const Sum& sum) {
+    ranks[cluster.rank * s.inner + column] = make_double2(sum.hi, sum.lo);
+  });
+  if (cluster.size > 1) {
+    cluster.wait();
+    __syncthreads();
+    for (int k = thread; k < s.inner * cluster.size; k += threads) {
+      double2* const mine = &ranks[cluster.rank * s.inner + k % s.inner];
+      if (k / s.inner != cluster.rank) cluster.store(mine, k / s.inner, *mine);
+    }
+    cluster.exchange();
+  } else {
+    __syncthreads();
+  }
+  if (thread < s.inner) {
+    Sum total;
+    for (int rank = 0; rank < cluster.size; ++rank) {
+      const double2 part = ranks[rank * s.inner + thread];
+      total = total + Sum{part.x, part.y};
+    }
+    typename Held::Result result;
+    if constexpr (kBackward) {
+      result = Slope<T>(make_gradient<Wide<T>>(total, divisor.scale(c)));
+    } else {
+      result = Quotient<T>(total, c.count, c.eps);
+      if (c.denominator != nullptr && cluster.rank == 0) write_denominator<T>(c, tile.denominator(thread), total);
+    }
+    for (int k = thread; k < tile.results(); k += s.inner) {
+      sums[k] = make_double2(total.hi, total.lo);
+      results[k] = result;
+    }
+  }
+  __syncthreads();
+  held.finish(c, Place(tile, true), results, sums);
 }
 
 template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
@@ -90,17 +145,38 @@ template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
 cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan, unsigned blocks,
                          cudaStream_t stream) {
   const auto function = kernel<T, kBackward, kPacks, kElements, kShared>;
-  const int tiles_a_block = strided_tiles_a_block(plan), threads = plan.warps * tiles_a_block * 32;
+  const int tiles_a_block = strided_tiles_a_block(plan), threads = strided_threads(plan);
   size_t shared_bytes =
       static_cast<size_t>(tiles_a_block) * Desk<T, kBackward>::bytes(t.count(), plan.warps, plan.cluster);
   if constexpr (kShared) {
-    shared_bytes += static_cast<size_t>(threads) * kPacks * kPackBytes * (kBackward ? 2 : 1);
+    shared_bytes += static_cast<size_t>(threads * plan.shared_packs) * kPackBytes * (kBackward ? 2 : 1);
     static Prepared prepared;
     const cudaError_t error =
         prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
   return launch_in_clusters(function, blocks, threads, shared_bytes, plan.cluster, stream, c, t);
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch_interleaved(const Call& c, const Lattice& lattice, const StridedPlan& plan, unsigned blocks,
+                               cudaStream_t stream) {
+  constexpr int64_t kPack = kPackBytes / sizeof(T);
+  const auto function = interleaved_kernel<T, kBackward>;
+  const int threads = strided_threads(plan), inner = static_cast<int>(lattice.inner);
+  const int units = static_cast<int>(interleaved_units(inner, kPack, threads));
+  const int64_t run = c.geometry.row.count * inner;
+  const int64_t each = ceil_div(ceil_div(run + kPack - 1, kPack), int64_t{units} * plan.cluster);
+  const Interleaving s{run, inner, units, static_cast<int>(each)};
+  const size_t sums = static_cast<size_t>(units * kPack + threads + plan.cluster * inner + inner + kPack);
+  const size_t shared_bytes =
+      sums * sizeof(double2) +
+      static_cast<size_t>(inner + kPack) * sizeof(typename Loose<T, kBackward, 1, Access::kOnce>::Result);
+  static Prepared prepared;
+  const cudaError_t error =
+      prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
+  if (error != cudaSuccess) return error;
+  return launch_in_clusters(function, blocks, threads, shared_bytes, plan.cluster, stream, c, s);
 }
 
 template <typename T, bool kBackward, bool kElements>
@@ -118,14 +194,20 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
                  plan.width,
                  plan.warps,
                  static_cast<int>(ceil_div(steps, plan.cluster)),
+                 plan.shared_packs,
                  lattice.along,
                  packed};
   const unsigned blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, plan));
+  if constexpr (kElements) {
+    if (plan.interleaved) return launch_interleaved<T, kBackward>(c, lattice, plan, blocks, stream);
+  }
   cudaError_t error = cudaErrorInvalidValue;
-  const auto tiles = [&](auto shared) {
+  using std::integral_constant;
+  constexpr int kRegisters = strided_cells(kBackward, kElements ? sizeof(T) : kPackBytes, sizeof(T));
+  const auto tiles = [&](auto packs, auto shared) {
+    constexpr int kPacks = decltype(packs)::value;
     constexpr bool kShared = decltype(shared)::value;
-    constexpr int kPacks = strided_cells(kBackward, kElements ? sizeof(T) : kPackBytes, sizeof(T), kShared);
-    if (!plan.whole && plan.packs == kPacks && plan.shared == kShared) {
+    if (!plan.whole && plan.packs == kPacks && (plan.shared_packs > 0) == kShared) {
       error = launch_tiles<T, kBackward, kPacks, kElements, kShared>(c, t, plan, blocks, stream);
     }
   };
@@ -134,9 +216,11 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
     if (plan.whole && plan.packs == kSteps)
       error = launch_columns<T, kBackward, kSteps, kElements>(c, t, blocks, stream);
   };
-  using std::integral_constant;
-  tiles(std::false_type{});
-  if constexpr (!kElements && sizeof(T) > 2) tiles(std::true_type{});
+  tiles(integral_constant<int, kRegisters>{}, std::false_type{});
+  if constexpr (!kElements && sizeof(T) > 2) {
+    tiles(integral_constant<int, kRegisters>{}, std::true_type{});
+    if constexpr (!kBackward) tiles(integral_constant<int, 0>{}, std::true_type{});
+  }
   if constexpr (kElements) {
     whole(integral_constant<int, 3>{});
     whole(integral_constant<int, kBackward ? 8 : 16>{});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../cells.cuh"
+#include "../interleaved.cuh"
 #include "../jobs.cuh"
 #include "../launch.h"
 #include "../skewed.cuh"
@@ -15,7 +16,6 @@ struct Bands {
   int parts;   // of a tile
   int beside;  // tiles whose parts follow each other part by part, as memory does: a row to the order of blocks
   int adders;  // blocks that add up a tile's parts, some columns each
-  int period;  // rows that columns of a tile are in turn, or 0 where each is one of its own
 };
 
 // What a task is of those.
@@ -33,61 +33,21 @@ struct BandTask {
   }
 };
 
-// The rows that columns of a tile are.
-struct Columns {
-  const Tiling& t;
-  const Bands& bands;
-  const Walk& units;
-
-  // Where a column's divisor is, or -1 where there is no such column.
-  __device__ __forceinline__ int64_t denominator(unsigned tile, int column) const {
-    const int64_t first_unit = static_cast<int64_t>(tile) * t.width;
-    if (bands.period == 0) return denominator_of(t, units, first_unit, column);
-    const int unit = column % t.side(), k = column / t.side();
-    if (unit >= t.width || first_unit >= units.count) return -1;
-    return offsets_of(units, first_unit).denominator + (unit * t.columns + k) % bands.period * t.denominator_step;
-  }
-
-  // The sum of the row that a column is of, given those of the columns.
-  __device__ __forceinline__ Sum row(int column, const double2* sums) const {
-    const int unit = column % t.side(), k = column / t.side();
-    Sum sum;
-    for (int at = (unit * t.columns + k) % bands.period; at < t.width * t.columns; at += bands.period) {
-      const double2 part = sums[at % t.columns * t.side() + at / t.columns];
-      sum = sum + Sum{part.x, part.y};
-    }
-    return sum;
-  }
-
-  // Whether it is its row's first.
-  __device__ __forceinline__ bool is_first(int column) const {
-    return bands.period == 0 || column % t.side() * t.columns + column / t.side() < bands.period;
-  }
-};
-
-// A tile's parts of the columns that are the adder's: as many threads a column as are left of the block's. The sum is
-// the first one's, who calls done(column, sum).
+// A tile's parts of the columns that are the adder's: as many threads a column as are left of the block's; mine: room
+// for a sum a thread. Calls done(column, sum) for each.
 template <typename Done>
 __device__ __forceinline__ void add_parts(const double2* parts, int count, int all, int adders, int adder,
                                           double2* mine, const Done& done) {
-  const int across = all / adders, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const int depth = threads / across, member = thread / across, at = adder * across + thread % across;
+  const int across = (all + adders - 1) / adders, thread = static_cast<int>(threadIdx.x);
+  const int depth = static_cast<int>(blockDim.x) / across, member = thread / across;
+  const int at = adder * across + thread % across;
   Sum sum;
-  if (member < depth) {
+  if (member < depth && at < all) {
     sum = await_all(parts + at, static_cast<int64_t>(member) * all, static_cast<int64_t>(count) * all,
                     static_cast<int64_t>(depth) * all);
   }
-#pragma unroll 1
-  for (int half = depth / 2; half > 0; half /= 2) {
-    if (member >= half && member < depth) mine[thread] = make_double2(sum.hi, sum.lo);
-    __syncthreads();
-    if (member < half) {
-      const double2 other = mine[thread + half * across];
-      sum = sum + Sum{other.x, other.y};
-    }
-    __syncthreads();
-  }
-  done(member == 0, at, sum);
+  sum = add_members(sum, depth, across, mine);
+  if (member == 0 && at < all) done(at, sum);
 }
 
 // One block a multiprocessor where halves go one by one: ptxas takes 64 registers by itself, and spills.
@@ -102,8 +62,8 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
   using Last = HeldCells<T, kBackward, kPacks, kElements, false, Access::kLast>;
   const BandTask task(task_of(blockIdx.x, order), bands);
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
-  const Columns columns{t, bands, units};
   const unsigned tile = task.tile, part = task.part;
+  const int64_t first_unit = static_cast<int64_t>(tile) * t.width;
   double2* const parts = board.parts + static_cast<size_t>(tile) * bands.parts * t.count();
   double2* const totals = board.totals + static_cast<size_t>(tile) * t.count();
   const auto make_place = [&] { return Place(t, units, thread_anew(), tile, kAcross); };
@@ -113,13 +73,13 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     Last held;
     {
       const Place place = make_place();
-      held.load(c, place.offsets(units), place.way(t, steps, static_cast<int>(part)));
+      held.load(c, t, place.offsets(units), place.way(t, steps, static_cast<int>(part)));
     }
     const Place place = make_place();
     const Desk<T, kBackward> desk(place, t, 1);
     for (int k = place.thread; k < t.count(); k += t.tile_threads()) {
       if constexpr (kBackward) {
-        const int64_t denominator = columns.denominator(tile, k);
+        const int64_t denominator = denominator_of(t, units, first_unit, k);
         if (denominator < 0) continue;
         const GradientScale scale = RowDivisor<T>(c, denominator).scale(c);
         desk.results[k] = Slope<T>(make_gradient<Wide<T>>(await(totals + k), scale));
@@ -136,7 +96,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     First held;
     {
       const Place place = make_place();
-      held.load(c, place.offsets(units), place.way(t, steps, static_cast<int>(part)));
+      held.load(c, t, place.offsets(units), place.way(t, steps, static_cast<int>(part)));
     }
     const Place place = make_place();
     const Desk<T, kBackward> desk(place, t, 1);
@@ -145,48 +105,41 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     add_up<T, kBackward>(t, place, desk, alone, [&](int column, const Sum& sum) { publish(mine + column, sum); });
   } else if (task.job == Job::kTotal) {
     extern __shared__ uint4 memory[];
-    double2* const mine = reinterpret_cast<double2*>(memory);
-    add_parts(parts, bands.parts, t.count(), bands.adders, static_cast<int>(part), mine,
-              [&](bool first, int at, Sum sum) {
-                if (bands.period != 0) {
-                  if (first) mine[at] = make_double2(sum.hi, sum.lo);
-                  __syncthreads();
-                  if (first) sum = columns.row(at, mine);
-                }
-                if (!first) return;
+    add_parts(parts, bands.parts, t.count(), bands.adders, static_cast<int>(part), reinterpret_cast<double2*>(memory),
+              [&](int at, const Sum& sum) {
                 publish(totals + at, sum);
-                if (kBackward || c.denominator == nullptr || !columns.is_first(at)) return;
-                const int64_t to = columns.denominator(tile, at);
+                if (kBackward || c.denominator == nullptr) return;
+                const int64_t to = denominator_of(t, units, first_unit, at);
                 if (to >= 0) write_denominator<T>(c, to, sum);
               });
   }
 }
 
-template <typename T, bool kBackward>
+// Packs that begin at any place of a row, in tiles of one way or another.
+template <typename T, bool kBackward, typename Tiles>
 __global__ void __launch_bounds__(kStridedRelayThreads)
-    skewed_kernel(const __grid_constant__ Call c, const __grid_constant__ Skewing s,
-                  const __grid_constant__ Bands bands, const __grid_constant__ Board board,
-                  const __grid_constant__ Order order) {
-  constexpr int kPacks = kStridedRelayPacks<kBackward, 1, sizeof(T)>, kBefore = kSectorElements<T>;
-  constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
-  using First = Skewed<T, kBackward, kPacks, Access::kFirst>;
-  using Last = Skewed<T, kBackward, kPacks, Access::kLast>;
+    loose_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiles s, const __grid_constant__ Bands bands,
+                 const __grid_constant__ Board board, const __grid_constant__ Order order) {
+  constexpr int kPacks = kLoosePacks<kBackward, sizeof(T)>;
+  using First = Loose<T, kBackward, kPacks, Access::kFirst>;
+  using Last = Loose<T, kBackward, kPacks, Access::kLast>;
+  using Tile = typename Tiles::template Tile<T>;
+  using Place = typename Tile::Place;
   extern __shared__ uint4 memory[];
   double2* const mine = reinterpret_cast<double2*>(memory);
   const BandTask task(task_of(blockIdx.x, order), bands);
-  const SkewedTile<T> tile(c, s, task.tile, task.part);
-  double2* const parts = board.parts + static_cast<size_t>(task.tile) * bands.parts * s.width;
-  double2* const totals = board.totals + static_cast<size_t>(task.tile) * s.width;
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const Tile tile(c, s, task.tile, task.part);
+  double2* const parts = board.parts + static_cast<size_t>(task.tile) * bands.parts * tile.width();
+  double2* const totals = board.totals + static_cast<size_t>(task.tile) * tile.width();
   if (task.job == Job::kDivide) {
     Last held;
-    held.load(c, s, tile, SkewedPlace<T>(c, s, tile, true));
-    // Of this tile's columns, and of those at the end of the tile before, which are divided here in some steps.
-    auto* const results = reinterpret_cast<typename Last::Result*>(mine + s.width + kBefore);
-    for (int k = thread; k < s.width + kBefore; k += threads) {
-      const int64_t denominator = tile.denominator(c, s, k - kBefore);
+    held.load(c, Place(tile, true));
+    auto* const results = reinterpret_cast<typename Last::Result*>(mine + tile.results());
+    for (int k = static_cast<int>(threadIdx.x); k < tile.results(); k += static_cast<int>(blockDim.x)) {
+      const int column = tile.column_of(k);
+      const int64_t denominator = tile.denominator(column);
       if (denominator < 0) continue;
-      const Sum sum = await(totals + k - kBefore);
+      const Sum sum = await(totals + column);
       if constexpr (kBackward) {
         results[k] = Slope<T>(make_gradient<Wide<T>>(sum, RowDivisor<T>(c, denominator).scale(c)));
       } else {
@@ -195,28 +148,20 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
       }
     }
     __syncthreads();
-    held.finish(c, tile, SkewedPlace<T>(c, s, tile, true), results, mine);
+    held.finish(c, Place(tile, true), results, mine);
   } else if (task.job == Job::kSum) {
     First held;
-    held.load(c, s, tile, SkewedPlace<T>(c, s, tile, false));
-    held.hand_in(c, s, tile, SkewedPlace<T>(c, s, tile, false), mine);
+    held.load(c, Place(tile, false));
+    held.hand_in(c, Place(tile, false), mine);
     __syncthreads();
-    double2* const to = parts + static_cast<size_t>(task.part) * s.width;
-    for (int k = thread; k < s.width; k += threads) {
-      Sum sum;
-      for (int warp = 0; warp < s.warps; ++warp) {
-        const double2 part = mine[warp * s.lanes * kPack + k + tile.shift(c, warp)];
-        sum = sum + Sum{part.x, part.y};
-      }
-      publish(to + k, sum);
-    }
+    double2* const to = parts + static_cast<size_t>(task.part) * tile.width();
+    tile.each_sum(mine, [&](int column, const Sum& sum) { publish(to + column, sum); });
   } else if (task.job == Job::kTotal) {
-    add_parts(parts, bands.parts, s.width, bands.adders, static_cast<int>(task.part), mine,
-              [&](bool first, int at, const Sum& sum) {
-                if (!first) return;
-                publish(totals + at, sum);
+    add_parts(parts, bands.parts, tile.width(), bands.adders, static_cast<int>(task.part), mine,
+              [&](int column, const Sum& sum) {
+                publish(totals + column, sum);
                 if (kBackward || c.denominator == nullptr) return;
-                const int64_t to = tile.denominator(c, s, at);
+                const int64_t to = tile.denominator(column);
                 if (to >= 0) write_denominator<T>(c, to, sum);
               });
   }
@@ -241,11 +186,11 @@ inline Offsets extent_of(const Geometry& g) {
   return extent;
 }
 
-// columns: of a tile, with a sum each; period: as in Bands.
+// columns: of a tile, with a sum each.
 template <typename Shape>
 cudaError_t launch_bands(void (*function)(Call, Shape, Bands, Board, Order), Prepared& prepared, const Call& c,
-                         const Shape& shape, const StridedRelayPlan& plan, int columns, int period, size_t shared,
-                         void* scratch, cudaStream_t stream) {
+                         const Shape& shape, const StridedRelayPlan& plan, int columns, size_t shared, void* scratch,
+                         cudaStream_t stream) {
   const int threads = plan.warps * plan.across * 32;
   shared = std::max(shared, static_cast<size_t>(threads) * sizeof(double2));
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared));
@@ -254,23 +199,29 @@ cudaError_t launch_bands(void (*function)(Call, Shape, Bands, Board, Order), Pre
   if (error != cudaSuccess) return error;
   const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(columns);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
-  const Bands bands{plan.parts, plan.beside, plan.adders, period};
+  const Bands bands{plan.parts, plan.beside, plan.adders};
   const Order order = order_of(plan);
   const unsigned blocks = 2 * order.rows * order.slots();
   function<<<blocks, static_cast<unsigned>(threads), shared, stream>>>(c, shape, bands, board, order);
   return cudaGetLastError();
 }
 
+// sums: of a block that go through its shared memory.
+template <typename T, bool kBackward, typename Tiles>
+cudaError_t launch_loose(const Call& c, const Tiles& tiles, const StridedRelayPlan& plan, int results, int sums,
+                         void* scratch, cudaStream_t stream) {
+  using Result = typename Loose<T, kBackward, 1, Access::kLast>::Result;
+  static Prepared prepared;
+  const size_t shared = std::max(static_cast<size_t>(results) * (sizeof(double2) + sizeof(Result)),
+                                 static_cast<size_t>(sums) * sizeof(double2));
+  return launch_bands(loose_kernel<T, kBackward, Tiles>, prepared, c, tiles, plan, plan.width, shared, scratch, stream);
+}
+
 template <typename T, bool kBackward>
 cudaError_t launch_skewed(const Call& call, const Lattice& lattice, const StridedRelayPlan& plan, void* scratch,
                           cudaStream_t stream) {
-  static Prepared prepared;
   Call c = call;
   c.geometry = lattice.geometry;
-  const size_t columns = static_cast<size_t>(plan.width) + kSectorElements<T>;
-  const size_t shared =
-      std::max(columns * (sizeof(double2) + sizeof(typename Skewed<T, kBackward, 1, Access::kLast>::Result)),
-               static_cast<size_t>(plan.warps * plan.lanes) * (kPackBytes / sizeof(T)) * sizeof(double2));
   const int64_t outer = c.geometry.rows.count / lattice.inner;
   const Skewing s{lattice.inner,
                   static_cast<unsigned>(plan.tiles / outer),
@@ -279,7 +230,21 @@ cudaError_t launch_skewed(const Call& call, const Lattice& lattice, const Stride
                   plan.warps,
                   plan.width,
                   static_cast<int>(ceil_div(c.geometry.row.count, plan.parts))};
-  return launch_bands(skewed_kernel<T, kBackward>, prepared, c, s, plan, plan.width, 0, shared, scratch, stream);
+  return launch_loose<T, kBackward>(c, s, plan, plan.width + kSectorElements<T>,
+                                    plan.warps * plan.lanes * static_cast<int>(kPackBytes / sizeof(T)), scratch,
+                                    stream);
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch_interleaved(const Call& call, const Lattice& lattice, const StridedRelayPlan& plan, void* scratch,
+                               cudaStream_t stream) {
+  constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
+  Call c = call;
+  c.geometry = lattice.geometry;
+  const int threads = plan.warps * 32, units = static_cast<int>(interleaved_units(lattice.inner, kPack, threads));
+  const Interleaving s{c.geometry.row.count * lattice.inner, static_cast<int>(lattice.inner), units,
+                       kLoosePacks<kBackward, sizeof(T)>};
+  return launch_loose<T, kBackward>(c, s, plan, s.inner + kPack, units * kPack + threads, scratch, stream);
 }
 
 template <typename T, bool kBackward, bool kElements>
@@ -295,10 +260,10 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedRelayP
                  plan.width,
                  plan.warps,
                  static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
+                 0,
                  lattice.along,
                  false};
-  const int period = plan.folds ? static_cast<int>(lattice.inner * lattice.columns / lattice.fold) : 0;
-  return launch_bands(kernel<T, kBackward, kElements>, prepared, c, t, plan, t.count(), period,
+  return launch_bands(kernel<T, kBackward, kElements>, prepared, c, t, plan, t.count(),
                       Desk<T, kBackward>::bytes(t.count(), plan.warps, 1), scratch, stream);
 }
 
@@ -308,9 +273,13 @@ template <DType D>
 cudaError_t strided_relay(const Call& call, const StridedRelayPlan& plan, void* scratch, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
   using strided_relay_kernel::launch;
+  using strided_relay_kernel::launch_interleaved;
   using strided_relay_kernel::launch_skewed;
-  Lattice lattice = lattice_of(call, kPackBytes);
-  if (plan.folds) lattice = folded(lattice, kPackBytes / element_size(call.dtype));
+  const Lattice lattice = lattice_of(call, kPackBytes);
+  if (plan.interleaved) {
+    return call.grad == nullptr ? launch_interleaved<T, false>(call, lattice, plan, scratch, stream)
+                                : launch_interleaved<T, true>(call, lattice, plan, scratch, stream);
+  }
   if (plan.skewed) {
     return call.grad == nullptr ? launch_skewed<T, false>(call, lattice, plan, scratch, stream)
                                 : launch_skewed<T, true>(call, lattice, plan, scratch, stream);
