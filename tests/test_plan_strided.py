@@ -35,7 +35,7 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
         packs_in_registers = (3 if backward else 4) if unit_bytes == 2 else 8 if backward else 12 if size == 8 else 16
         side_by_side = 1 if along else 32 // unit_bytes  # 32 bytes, where a column is long
         most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["max_cluster"]
-        whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 4, 8) if backward else (2, 4, 8, 16)
+        whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 3, 4, 8) if backward else (2, 3, 4, 8, 16)
         for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
             for inner in (1, 3, 4, 12, 17, 600):
                 for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):

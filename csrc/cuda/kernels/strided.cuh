@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kStridedThreads)
 }
 
 template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
-__global__ void __launch_bounds__(kStridedWarps * 32, column_blocks(kBackward, kSteps, sizeof(T) == 2))
+__global__ void __launch_bounds__(kStridedWarps * 32, column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)))
     columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kStridedWarps + threadIdx.x / 32;
   WholeColumns<T, kBackward, kSteps, kColumns, kUnits> columns(c, t, tile * t.width + threadIdx.x % 32);
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kStridedWarps * 32, column_blocks(kBackward, k
 template <typename T, bool kBackward, int kSteps, bool kElements>
 cudaError_t launch_columns(const Call& c, const Tiling& t, unsigned blocks, cudaStream_t stream) {
   constexpr int kColumns = kElements ? 1 : kPackBytes / sizeof(T);
-  constexpr int kUnits = column_units(kBackward, kSteps, kElements ? sizeof(T) : kPackBytes);
+  constexpr int kUnits = column_units(kBackward, kSteps, kElements ? sizeof(T) : kPackBytes, sizeof(T));
   columns_kernel<T, kBackward, kSteps, kColumns, kUnits><<<blocks, kStridedWarps * 32, 0, stream>>>(c, t);
   return cudaGetLastError();
 }
@@ -226,6 +226,7 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
     whole(integral_constant<int, kBackward ? 8 : 16>{});
   } else {
     whole(integral_constant<int, 2>{});
+    whole(integral_constant<int, 3>{});
     whole(integral_constant<int, 4>{});
     whole(integral_constant<int, 8>{});
     if constexpr (!kBackward) whole(integral_constant<int, 16>{});
