@@ -43,14 +43,14 @@ constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads
 // and blocks on a multiprocessor (1048576 x 3 x 16 float32: 0.89 with two, 0.84 with one of four steps).
 constexpr int column_units(bool backward, int steps, int64_t bytes, int64_t element_size) {
   if (bytes == kPackBytes && steps > 2 && element_size == 2) return 1;
-  if (bytes == kPackBytes && element_size > 2 && steps <= 4) return backward ? 1 : 2;
+  if (bytes == kPackBytes && element_size > 2 && steps <= 3) return backward ? 1 : 2;
   int units = 1;
   while (units < (backward && bytes == 8 ? 2 : 4) && units * steps * bytes < 64) units *= 2;
   return units;
 }
 constexpr int column_blocks(bool backward, int steps, int64_t bytes, int64_t element_size) {
   const bool half = element_size == 2;
-  if (bytes == kPackBytes && !half && steps <= 4) return steps <= (backward ? 3 : 2) ? 6 : 5;
+  if (bytes == kPackBytes && !half && steps <= 3) return backward || steps == 2 ? 6 : 5;
   if (backward && half) return steps <= 4 ? 4 : 3;
   return steps <= 4 ? (backward ? 5 : 6) : steps <= 8 ? (backward || half ? 4 : 5) : 3;
 }
