@@ -63,11 +63,11 @@ template <typename T>
 struct SharedCells {
   uint4* mine;  // threads' places of one number are neighbours
 
-  // In batches of kBatch.
+  // Its cells from `first` to `last`, in batches of kBatch.
   template <int64_t Offsets::* kOf, int kBatch>
-  __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps, int count) const {
+  __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps, int first, int last) const {
 #pragma unroll 1
-    for (int first = 0; first < count; first += kBatch) {
+    for (; first < last; first += kBatch) {
       visit<kOf, kBatch>(Way(way, steps, first * way.step), steps, start, [&](int u, const T* from, bool there) {
         uint4* const place = mine + (first + u) * blockDim.x;
         if (there) {
@@ -123,8 +123,13 @@ struct HeldCells {
     const T* const from = static_cast<const T*>(c.input) + o.input;
     const T* const grads = kBackward ? static_cast<const T*>(c.grad) + o.grad : nullptr;
     if constexpr (kShared) {
-      if constexpr (kBackward) shared_g.template load<&Offsets::grad, kBatch>(grads, way, steps, t.shared);
-      shared_x.template load<&Offsets::input, kBatch>(from, way, steps, t.shared);
+      const auto part = [&](int first, int last) {
+        if constexpr (kBackward) shared_g.template load<&Offsets::grad, kBatch>(grads, way, steps, first, last);
+        shared_x.template load<&Offsets::input, kBatch>(from, way, steps, first, last);
+        commit_copies();
+      };
+      part(0, first_half(t));
+      if constexpr (kHalves) part(first_half(t), t.shared);
     }
     const Way rest = kShared ? Way(way, steps, t.shared * way.step) : way;
     if constexpr (kBackward) g.template load<&Offsets::grad>(grads, rest, steps);
@@ -152,14 +157,15 @@ struct HeldCells {
       });
     } else if constexpr (!kElements) {
       TallyOf tallies[kPack];
-      if constexpr (kPacks > 0) {
-#pragma unroll
-        for (int k = 0; k < kPack; ++k) add_column<true>(tallies[k], x, g, k, scale(k));
-      }
+      // While the others are on their way.
       each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) {
 #pragma unroll
         for (int k = 0; k < kPack; ++k) add_column<false>(tallies[k], batch, grads, k, scale(k));
       });
+      if constexpr (kPacks > 0) {
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) add_column<false>(tallies[k], x, g, k, scale(k));
+      }
       total = folded<kPack>(t, place, [&](int k) { return tallies[k].sum(); });
     }
     if (!kElements && t.columns > 1) {
@@ -187,13 +193,21 @@ struct HeldCells {
  private:
   using TallyOf = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
 
+  // Cells in shared memory that are asked for, and waited for, before the others, where registers have cells as well:
+  // 3% more for float32, none for float64.
+  static constexpr bool kHalves = kShared && kPacks > 0 && sizeof(T) < 8;
+  static __device__ __forceinline__ int first_half(const Tiling& t) {
+    return kHalves ? (t.shared / kLargeBatch + 1) / 2 * kLargeBatch : t.shared;
+  }
+
   // Calls see(number of its first cell, x, g) for what is in shared memory.
   template <int kCells, typename See>
   __device__ __forceinline__ void each_batch(const Tiling& t, const See& see) const {
     if constexpr (kShared) {
-      wait_for_copies();
+      wait_for_copies<kHalves ? 1 : 0>();
 #pragma unroll 1
       for (int first = 0; first < t.shared; first += kCells) {
+        if (kHalves && first == first_half(t)) wait_for_copies<0>();
         auto batch = shared_x.template batch<kCells>(first);
         std::conditional_t<kBackward, decltype(batch), Empty> grads;
         if constexpr (kBackward) grads = shared_g.template batch<kCells>(first);
@@ -234,8 +248,8 @@ struct HeldCells {
   // The sum of the unit, if it is of one row.
   __device__ __forceinline__ Sum sum(const Tiling& t, double by) const {
     TallyOf tally;
-    if constexpr (kPacks > 0) add_all(tally, x, g, by);
     each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) { add_all(tally, batch, grads, by); });
+    if constexpr (kPacks > 0) add_all(tally, x, g, by);
     return tally.sum();
   }
 

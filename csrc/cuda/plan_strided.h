@@ -39,6 +39,9 @@ constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads
   return threads / turn * turn;
 }
 
+// No more of them: threads that are few have too little under way.
+constexpr int kMostShared = 32;
+
 // Where a thread has whole columns: units of it, so that 64 bytes are under way, or of packs two where registers allow,
 // and blocks on a multiprocessor (1048576 x 3 x 16 float32: 0.89 with two, 0.84 with one of four steps).
 constexpr int column_units(bool backward, int steps, int64_t bytes, int64_t element_size) {
@@ -122,6 +125,12 @@ constexpr int64_t strided_shared_bytes(const LatticeShape& s, bool backward, con
 
 constexpr double kImpossible = 10.0;
 
+// What blocks lose that wait for each other.
+constexpr double cluster_loss(bool backward, int cluster) {
+  if (cluster == 1) return 0.0;
+  return cluster == 2 ? (backward ? 0.05 : 0.1) : backward ? 0.14 : cluster == 4 ? 0.155 : 0.19;
+}
+
 // What tiles of that plan lose of a copy's speed, or backward of torch.add's: fitted to 5000 measured ones on an H200.
 // What counts most is that all registers have loads under way, that few of them have nothing to hold, and how many
 // blocks wait for each other.
@@ -135,9 +144,6 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   const auto below = [](int64_t it, int64_t wanted) {
     return std::max(0.0, 1.0 - static_cast<double>(it) / static_cast<double>(wanted));
   };
-  const auto cluster = [&](double two, double four, double eight) {
-    return plan.cluster == 1 ? 0.0 : plan.cluster == 2 ? two : plan.cluster == 4 ? four : eight;
-  };
   // Multiprocessors without a block, and the longer arithmetic of halves.
   const bool half = s.element_size == 2 && s.elements > 1 && !backward;
   const double always =
@@ -147,22 +153,21 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   if (plan.interleaved) {
     const double empty = below(tile_bytes, plan.cluster * cells_bytes);
     return always + 0.1 + std::max(0.0, empty - (backward ? 0.1 : 0.2)) +
-           (blocks == 1 ? (backward ? 0.12 : 0.2) : 0.0) +
-           (backward ? cluster(0.12, 0.17, 0.2) : cluster(0.14, 0.25, 0.25));
+           (blocks == 1 ? (backward ? 0.12 : 0.2) : 0.0) + 1.3 * cluster_loss(backward, plan.cluster);
   }
   const int64_t tiles = strided_tiles_a_block(plan), held = blocks * tiles * tile_bytes / plan.cluster;
   const double empty = below(tile_bytes, plan.cluster * cells_bytes / tiles / plan.lanes * plan.width);
   const bool elements = s.elements > 1;
   const int64_t line = s.along ? 128 : plan.width * s.bytes();
-  double loss = always + (plan.packs == 0 ? -0.02 : plan.shared_packs > 0 ? 0.015 : 0.0);
+  double loss = always + (plan.packs == 0 ? 0.4 * empty - 0.02 : plan.shared_packs > 0 ? 0.015 : 0.0);
   if (line < 128) loss += elements ? (line < 64 ? 0.2 : 0.12) : line < 64 ? 0.15 : 0.065;
   if (backward) {
     loss += 0.075 + 0.32 * below(blocks * threads, most) + 0.165 * below(2 * held, 256 << 10) + 0.49 * empty;
-    loss += (blocks == 1 ? 0.16 : blocks == 2 ? 0.03 : 0.0) + cluster(0.05, 0.14, 0.14);
+    loss += (blocks == 1 ? 0.1 : blocks == 2 ? 0.05 : 0.0) + cluster_loss(backward, plan.cluster);
     return loss + (elements ? 0.1 : 0.0) + (plan.shared_packs > plan.packs ? 0.07 : 0.0);
   }
   loss += 0.035 + 0.24 * below(blocks * threads, most) + 0.04 * below(held, 256 << 10) + 0.21 * empty;
-  loss += (blocks == 1 ? 0.14 : 0.0) + cluster(0.1, 0.155, 0.19);
+  loss += (blocks == 1 ? 0.14 : 0.0) + cluster_loss(backward, plan.cluster);
   return loss + (elements ? (!half && plan.cluster == 1 && plan.warps > 2 ? 0.33 : 0.2) : 0.0) +
          (plan.shared_packs > 20 ? 0.03 : 0.0);
 }
@@ -186,7 +191,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     plan = candidate;
   };
   const auto in_registers = [&](int lanes) {
-    for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
+    for (int cluster = 1; cluster <= device.max_cluster && cluster_loss(backward, cluster) < least; cluster *= 2) {
       const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(packs) * (32 / lanes)), cluster);
       if (warps * 32 > kStridedThreads || (cluster > 1 && warps < 2)) continue;
       consider({lanes, lanes, static_cast<int>(warps), packs, cluster, false, 0, false});
@@ -194,10 +199,11 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   };
   // With so many packs in registers.
   const auto in_shared = [&](int lanes, int registers) {
-    for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
+    for (int cluster = 1; cluster <= device.max_cluster && cluster_loss(backward, cluster) < least; cluster *= 2) {
       for (const int warps : {3, 4, 5, 7, 8, 16}) {
         const int64_t each = ceil_div(cells, static_cast<int64_t>(cluster) * warps * (32 / lanes));
-        if (each <= registers || each > 4 * packs || warps * 32 > strided_most_threads(registers)) continue;
+        if (each <= registers || each > registers + kMostShared) continue;
+        if (warps * 32 > strided_most_threads(registers)) continue;
         const int shared = static_cast<int>(ceil_div(each - registers, batch)) * batch;
         consider({lanes, lanes, warps, registers, cluster, false, shared, false});
       }
@@ -205,7 +211,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   };
   const auto in_turns = [&] {
     const int held = loose_packs(backward, s.element_size);
-    for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
+    for (int cluster = 1; cluster <= device.max_cluster && cluster_loss(backward, cluster) < least; cluster *= 2) {
       for (const int warps : {2, 3, 4, 6, 8, 12, 16}) {
         const int64_t pack = kPackBytes / s.element_size, units = interleaved_units(s.inner, pack, warps * 32);
         if (units < s.inner || s.steps > INT32_MAX || s.steps * s.inner + pack - 1 > cluster * units * pack * held)
@@ -228,12 +234,12 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     // Packs take as many lanes along the steps as they have columns. Where few units lie side by side, a warp that goes
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).
     const int most = s.elements == 1 ? 32 / s.columns : s.inner <= 16 ? 16 : 32;
-    for (int lanes = most; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) in_registers(lanes);
     if (shareable) {
       in_shared(most, packs);
       in_shared(most / 2, packs);
       if (!backward) in_shared(most, 0);
     }
+    for (int lanes = most; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) in_registers(lanes);
   }
   return least < kImpossible;
 }
