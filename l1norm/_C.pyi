@@ -16,7 +16,7 @@ class Shape(TypedDict):
     length: int
     held: bool
     dense: bool
-    lattice: tuple[int, int, int, int, int, bool]
+    lattice: tuple[int, int, int, int, int, bool, bool, bool]
 
 def build_info() -> BuildInfo: ...
 def overlap(sizes: list[int], strides_a: list[int], strides_b: list[int], distance: int) -> bool: ...
@@ -53,6 +53,6 @@ def plan(
     l2_bytes: int,
     max_cluster: int,
     backward: bool = False,
-    lattice: tuple[int, int, int, int, int, bool] = ...,
+    lattice: tuple[int, int, int, int, int, bool, bool, bool] = ...,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

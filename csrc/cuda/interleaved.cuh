@@ -75,8 +75,8 @@ struct InterleavedPlace {
   static constexpr int kPack = kPackBytes / sizeof(T);
 
   const InterleavedTile<T>& tile;
-  int64_t at;  // the first pack's first element, counted from the run's
-  int begin_, end_;
+  int64_t at;      // the first pack's first element, counted from the run's
+  int head, tail;  // of the first pack and of the last one
   int slot, result, packs;
   bool exists, hands_in;
 
@@ -89,17 +89,17 @@ struct InterleavedPlace {
     packs = exists && pack < tile.end ? static_cast<int>((tile.end - pack + s.units - 1) / s.units) : 0;
     slot = thread * kPack;
     result = slot % s.inner;
-    begin_ = static_cast<int>(max(-at, int64_t{0}));
-    end_ = static_cast<int>(min(s.run - at - int64_t{packs - 1} * s.units * kPack, int64_t{kPack}));
+    head = static_cast<int>(max(-at, int64_t{0}));
+    tail = static_cast<int>(min(s.run - at - int64_t{packs - 1} * s.units * kPack, int64_t{kPack}));
   }
 
   static __device__ __forceinline__ int lanes() { return 32; }
-  __device__ __forceinline__ bool all_whole() const { return (begin_ == 0 && end_ == kPack) || packs == 0; }
+  __device__ __forceinline__ bool all_whole() const { return (head == 0 && tail == kPack) || packs == 0; }
   __device__ __forceinline__ bool is_whole(int u) const {
-    return u < (end_ == kPack ? packs : packs - 1) && (u > 0 || begin_ == 0);
+    return u < (tail == kPack ? packs : packs - 1) && (u > 0 || head == 0);
   }
-  __device__ __forceinline__ int first(int u) const { return u == 0 ? begin_ : 0; }
-  __device__ __forceinline__ int last(int u) const { return u == packs - 1 ? end_ : kPack; }
+  __device__ __forceinline__ int first(int u) const { return u == 0 ? head : 0; }
+  __device__ __forceinline__ int last(int u) const { return u == packs - 1 ? tail : kPack; }
   __device__ __forceinline__ int64_t denominator(int k) const { return exists ? tile.denominator(slot + k) : -1; }
 
   template <int64_t Offsets::* kOf>

@@ -90,8 +90,8 @@ struct SkewedPlace {
   static constexpr int kPack = kPackBytes / sizeof(T);
 
   const SkewedTile<T>& tile;
-  int at;            // the pack's first column, counted from the tile's
-  int begin_, end_;  // of its elements that are columns of the row
+  int at;          // the pack's first column, counted from the tile's
+  int head, tail;  // its elements from the one to the other are columns of the row
   int slot, result, packs;
   bool exists, hands_in;
   int64_t step;  // the thread's first
@@ -106,8 +106,8 @@ struct SkewedPlace {
     const int64_t column = tile.column + at;
     exists =
         column + kPack > 0 && column < s.inner && (divides ? unit * kPack < s.width : at < s.width && at + kPack > 0);
-    begin_ = static_cast<int>(max(-column, int64_t{0}));
-    end_ = static_cast<int>(min(s.inner - column, int64_t{kPack}));
+    head = static_cast<int>(max(-column, int64_t{0}));
+    tail = static_cast<int>(min(s.inner - column, int64_t{kPack}));
     stride = s.warps * step_lanes;
     step = tile.begin + warp + s.warps * step_lane;
     const int64_t left = tile.end - step;
@@ -118,10 +118,10 @@ struct SkewedPlace {
   }
 
   __device__ __forceinline__ int lanes() const { return tile.s.lanes; }
-  __device__ __forceinline__ bool all_whole() const { return (begin_ == 0 && end_ == kPack) || packs == 0; }
+  __device__ __forceinline__ bool all_whole() const { return (head == 0 && tail == kPack) || packs == 0; }
   __device__ __forceinline__ bool is_whole(int u) const { return u < (all_whole() ? packs : 0); }
-  __device__ __forceinline__ int first(int) const { return begin_; }
-  __device__ __forceinline__ int last(int) const { return end_; }
+  __device__ __forceinline__ int first(int) const { return head; }
+  __device__ __forceinline__ int last(int) const { return tail; }
   __device__ __forceinline__ int64_t denominator(int k) const { return exists ? tile.denominator(at + k) : -1; }
 
   template <int64_t Offsets::* kOf>
