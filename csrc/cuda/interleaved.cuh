@@ -37,8 +37,7 @@ struct InterleavedTile {
   __device__ __forceinline__ InterleavedTile(const Call& c_, const Interleaving& s_, unsigned tile, unsigned part)
       : c(c_), s(s_) {
     offsets = offsets_of(c.geometry.rows, static_cast<int64_t>(tile) * s.inner);
-    const int64_t at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(c.output) / sizeof(T)) + offsets.output;
-    shift = static_cast<int>(at) & (kPack - 1);
+    shift = elements_past<T>(c.output, offsets.output, kPack);
     const int64_t all = int64_t{s.units} * s.packs;
     begin = part * all;
     end = min(begin + all, (s.run + shift + kPack - 1) / kPack);

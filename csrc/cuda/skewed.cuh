@@ -52,9 +52,8 @@ struct SkewedTile {
 
   // Elements from a sector's start in the result to the tile's first column, in the steps of that warp.
   __device__ __forceinline__ int shift(int warp) const {
-    const int64_t at = static_cast<int64_t>(reinterpret_cast<uintptr_t>(c.output) / sizeof(T)) + offsets.output +
-                       column + (begin + warp) * c.geometry.row.stride[0].output;
-    return static_cast<int>(at) & (kSectorElements<T> - 1);
+    return elements_past<T>(c.output, offsets.output + column + (begin + warp) * c.geometry.row.stride[0].output,
+                            kSectorElements<T>);
   }
 
   // Of a column of the tile, or of the one before it; -1 where there is none.
