@@ -57,6 +57,23 @@ def lattice(rows: int, length: int, dtype=torch.float32, device="cpu") -> torch.
     return (order * signs * powers).to(dtype).to(device)
 
 
+def decided_by_one(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
+    """Rows whose first quotient is a tie but for one tiny element, in the place of the row's number and two.
+
+    A row's two large elements add up to a power of two, `a` and the length are such that a / mean has one bit more
+    than the dtype, and to even would be up. The sum is a little more, so the quotient is rounded down.
+    """
+    bits = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}[dtype]
+    odd = length // (length & -length)
+    a = next(a for a in range((1 << bits) // odd + 1, 1 << bits) if a * odd % 4 == 3)
+    assert a % 2 == 1
+    assert a * odd < 1 << (bits + 1)
+    x = torch.zeros(rows, length, dtype=torch.float64)
+    x[:, 0], x[:, 1] = a, a - (1 << bits)
+    x[torch.arange(rows), torch.arange(rows) + 2] = 2.0**-24 if dtype is torch.float16 else 2.0**-60
+    return x.to(dtype)
+
+
 class Guarded:
     """A strided view that lies inside poisoned memory, and the proof that only it was written."""
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from exact import assert_exact, assert_exact_denominator, assert_same_bits
-from samples import DTYPES, KINDS, free_bytes, make_rows
+from samples import DTYPES, KINDS, decided_by_one, free_bytes, make_rows
 
 import l1norm
 
@@ -114,6 +114,15 @@ def test_magnitudes_of_many_binades(dtype, spread, device):
     assert_exact(l1norm.l1_norm(x), x, rounded=dtype is torch.float32)
     x = x.flip(1)
     assert_exact(l1norm.l1_norm(x), x, rounded=dtype is torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("length", [3, 6, 12, 24, 48, 96, 384, 1536, 3072, 24_576])
+def test_one_element_of_any_size_decides_a_tie(length, dtype, device):
+    x = decided_by_one(length, dtype, min(length - 2, 70)).to(device)
+    assert_exact(l1norm.l1_norm(x), x, rounded=True)
+    columns = x.t().contiguous()
+    assert_exact(l1norm.l1_norm(columns, 0), columns, 0, rounded=True)
 
 
 def test_many_small_elements_beside_a_large_one_are_not_lost(device):

@@ -51,25 +51,78 @@ L1NORM_INLINE Sum total(const Accumulator& a) {
   return total<kLanes>(hi, lo);
 }
 
-L1NORM_INLINE Doubles magnitudes(Floats f) { return to_doubles(as<Floats>(as<Ints>(f) & 0x7fffffff)); }
+// An input's vectors for one accumulator: the first, and how far the next ones are.
+template <typename Element>
+struct Places {
+  const Element* p;
+  int64_t step;
+
+  L1NORM_INLINE const Element* at(int64_t k) const { return p + k * step; }
+  L1NORM_INLINE Places from(int64_t i, int64_t k = 0) const { return {at(k) + i, step}; }
+};
+
+// Whether a lane of a is more than b's; a NaN is not.
+L1NORM_INLINE bool any_above(Doubles a, Doubles b) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  return _mm512_cmp_pd_mask(as<__m512d>(a), as<__m512d>(b), _CMP_GT_OQ) != 0;
+#else
+  return any(a > b);
+#endif
+}
+
+// The sum of vectors, as a tree.
+template <int count>
+L1NORM_INLINE Doubles add_tree(const Doubles* terms) {
+  if constexpr (count == 1) {
+    return *terms;
+  } else {
+    return add_tree<count / 2>(terms) + add_tree<count - count / 2>(terms + count / 2);
+  }
+}
 
 // What is summed of a vector of each input: of magnitudes, x; of products, g and x.
 template <typename Type>
 struct Magnitudes {
   using Element = typename Type::Element;
 
-  // Sums of four are exact in double unless the exponents lie more than 29 apart; of doubles, none are.
-  static constexpr int kGroup = kOfDoubles<Type> ? 1 : 4;
+  // Vectors that are added up before they enter the accumulator.
+  static constexpr int kGroup = kOfDoubles<Type> ? 1 : 8;
 
   L1NORM_INLINE Doubles of(int64_t, const Element* x) const {
     if constexpr (kOfDoubles<Type>) {
       return as<Doubles>(load<Longs>(x) & INT64_MAX);
     } else {
-      return magnitudes(Type::load_floats(x));
+      return to_doubles(as<Floats>(bits(x)));
     }
   }
 
   L1NORM_INLINE void add_error(Accumulator&, int64_t, Doubles, const Element*) const {}
+
+  template <int count>
+  L1NORM_INLINE void add_group(Accumulator& a, int64_t, Places<Element> in) const {
+    Doubles terms[count];
+    UInts least{};
+    for (int k = 0; k < count; ++k) {
+      const UInts x = bits(in.at(k));
+      terms[k] = to_doubles(as<Floats>(x));
+      // Zeros rank above everything.
+      const UInts less = x - 1u;
+      least = k == 0 ? less : (less < least ? less : least);
+    }
+    const Doubles sum = add_tree<count>(terms);
+    // All terms are multiples of the least one's last place, 2^-23 or 2^-7 of its power of two: sums of up to 53 bits
+    // more lose nothing. Float16 has no more.
+    constexpr bool kMayLose = !std::is_same_v<Type, HalfType>;
+    constexpr double kReach = std::is_same_v<Type, BFloat16Type> ? 0x1p45 : 0x1p29;
+    if (kMayLose && __builtin_expect(any_above(sum, to_doubles(as<Floats>(least + 1u)) * kReach), false)) {
+      for (int k = 0; k < count; ++k) a.add(of(0, in.at(k)));
+    } else {
+      a.add(sum);
+    }
+  }
+
+ private:
+  static L1NORM_INLINE UInts bits(const Element* x) { return as<UInts>(Type::load_floats(x)) & 0x7fffffffu; }
 };
 
 // scales: one a column, or one for all.
@@ -97,35 +150,18 @@ struct Products {
   }
 };
 
-// An input's vectors for one accumulator: the first, and how far the next ones are.
-template <typename Element>
-struct Places {
-  const Element* p;
-  int64_t step;
-
-  L1NORM_INLINE const Element* at(int64_t k) const { return p + k * step; }
-  L1NORM_INLINE Places from(int64_t i, int64_t k = 0) const { return {at(k) + i, step}; }
-};
-
 // Adds `count` vectors of each input, of the elements from i on.
 template <int count, typename Terms, typename... Elements>
 L1NORM_INLINE void add_vectors(const Terms& terms, Accumulator& a, int64_t i, Places<Elements>... in) {
-  if constexpr (Terms::kGroup == 1) {
+  if constexpr (Terms::kGroup == 1 || count == 1) {
     for (int k = 0; k < count; ++k) {
       const Doubles term = terms.of(i, in.at(k)...);
       a.add(term);
       terms.add_error(a, i, term, in.at(k)...);
     }
-  } else if constexpr (count > 4) {
-    add_vectors<4>(terms, a, i, in...);
-    add_vectors<count - 4>(terms, a, i, in.from(0, 4)...);
-  } else if constexpr (count == 4) {
-    a.add((terms.of(i, in.at(0)...) + terms.of(i, in.at(1)...)) +
-          (terms.of(i, in.at(2)...) + terms.of(i, in.at(3)...)));
   } else {
-    Doubles term = terms.of(i, in.at(0)...);
-    for (int k = 1; k < count; ++k) term += terms.of(i, in.at(k)...);
-    a.add(term);
+    static_assert(count <= Terms::kGroup);
+    terms.template add_group<count>(a, i, in...);
   }
 }
 
@@ -134,10 +170,11 @@ template <typename Terms, typename... Elements>
 L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) {
   Accumulator a, b;
   int64_t i = 0;
-  for (; i + 8 * kLanes <= n; i += 8 * kLanes) {
-    add_vectors<4>(terms, a, i, Places<Elements>{in + i, kLanes}...);
-    add_vectors<4>(terms, b, i, Places<Elements>{in + i + 4 * kLanes, kLanes}...);
+  for (; i + 16 * kLanes <= n; i += 16 * kLanes) {
+    add_vectors<8>(terms, a, i, Places<Elements>{in + i, kLanes}...);
+    add_vectors<8>(terms, b, i, Places<Elements>{in + i + 8 * kLanes, kLanes}...);
   }
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) add_vectors<4>(terms, a, i, Places<Elements>{in + i, kLanes}...);
   for (; i + kLanes <= n; i += kLanes) add_vectors<1>(terms, a, i, Places<Elements>{in + i, kLanes}...);
   if (i < n) add_vectors<1>(terms, b, i, Places<Elements>{Part<Elements>(in + i, n - i).elements, kLanes}...);
   a.add(b);

@@ -9,7 +9,6 @@ constexpr bool kFused = false;  // a * b + c, rounded once, is a call of a funct
 constexpr bool kFused = true;
 #endif
 constexpr int kLanes = L1NORM_VECTOR_BYTES / 8;  // doubles in a vector
-constexpr int kGroup = 4;                        // vectors whose sum enters the accumulator as one term
 
 template <typename Element, int lanes = kLanes>
 struct VectorOf {
