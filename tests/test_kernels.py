@@ -6,13 +6,13 @@ from itertools import product
 import pytest
 import torch
 from exact import assert_same_bits
-from samples import DTYPES, make_rows
+from samples import DTYPES, decided_by_one, make_rows
 
 import l1norm
 from l1norm import _C
 
 # '' leaves the choice to the plan.
-KERNELS = ["", "tile", "warp", "resident", "split", "relay", "strided", "two_pass"]
+KERNELS = ["", "tile", "warp", "resident", "split", "relay", "strided", "strided_relay", "two_pass"]
 
 # More rows than 32 lanes each would keep any GPU busy with: lanes share a row, or take several.
 MANY = 701
@@ -76,6 +76,12 @@ def test_every_kernel_at_the_borders_of_the_plan(packs, dtype, cuda):
     # The fewer rows, the more blocks share one.
     for rows in (20, 40, 80) if 512 <= packs <= 8192 else ():
         assert_kernels_give_the_cpu_bits(rows_of(packs * a_pack - 1, dtype, rows), cuda)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("length", [3, 6, 12, 48, 96, 192, 384, 768, 1536, 3072, 12_288, 49_152, 196_608, 786_432])
+def test_every_kernel_where_one_element_decides_a_tie(length, dtype, cuda):
+    assert_kernels_give_the_cpu_bits(decided_by_one(length, dtype, min(length - 2, 700 if length < 1e5 else 70)), cuda)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

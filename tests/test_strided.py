@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from exact import assert_same_bits
-from samples import DTYPES, Guarded, make_rows
+from samples import DTYPES, Guarded, decided_by_one, make_rows
 
 import l1norm
 from l1norm import _C
@@ -85,6 +85,18 @@ def test_backward(shape, dims, dtype, cuda):
             for kernel in ("", "strided", "strided_relay"):
                 _C.set_kernel(kernel)
                 assert_same_bits(gradient(*there, m.to(cuda), dims, grad_denominator=h.to(cuda)), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("columns", [1, 7, 33, 64, 600])
+@pytest.mark.parametrize("steps", [3, 6, 12, 48, 384, 3072, 24_576])
+def test_where_one_element_decides_a_tie(steps, columns, dtype, cuda):
+    rows = decided_by_one(steps, dtype, min(steps - 2, 600))
+    x = rows[torch.arange(columns) * max(len(rows) // columns, 1) % len(rows)].t().contiguous()
+    expected = l1norm.l1_norm(x, 0)
+    for kernel in ("", "strided", "strided_relay"):
+        _C.set_kernel(kernel)
+        assert_same_bits(l1norm.l1_norm(x.to(cuda), 0), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

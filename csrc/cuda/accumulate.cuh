@@ -2,14 +2,10 @@
 #pragma once
 
 #include "../exact.h"
+#include "least.cuh"
 #include "pack.cuh"
 
 namespace l1norm::cuda {
-
-// Sums the elements of packs that add() is given. Up to 16 elements enter as one term: they are first added to each
-// other in double as a tree, which loses nothing unless their exponents lie more than 29 apart.
-template <typename T>
-struct Tally;
 
 template <int N, typename Term>
 __device__ __forceinline__ double add_tree(const Term& term, int first = 0) {
@@ -20,111 +16,260 @@ __device__ __forceinline__ double add_tree(const Term& term, int first = 0) {
   }
 }
 
-template <>
-struct Tally<float> {
-  Sum total;
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ void add(const Pack<float, N>* packs) {
-    accumulate(total, magnitudes<kPacks>(packs));
-  }
-
-  // As the first ones.
-  template <int kPacks, int N>
-  __device__ __forceinline__ void set(const Pack<float, N>* packs) {
-    total = {magnitudes<kPacks>(packs), 0.0};
-  }
-
-  __device__ __forceinline__ Sum sum() const { return total; }
-
- private:
-  template <int kPacks, int N>
-  static __device__ __forceinline__ double magnitudes(const Pack<float, N>* packs) {
-    return add_tree<kPacks * N>([&](int k) { return static_cast<double>(fabsf(packs[k / N][k % N])); });
-  }
-};
-
-template <>
-struct Tally<double> {
-  Sum total;
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ void add(const Pack<double, N>* packs) {
+// What packs keep in register u, counted through them, without an address.
+template <int kPacks, typename T, int N>
+__device__ __forceinline__ auto unit_of(const Pack<T, N>* packs, int u) {
+  constexpr int kUnits = Pack<T, N>::kUnits;
+  Pack<T, N / kUnits> unit{{packs[0].units[0]}};
 #pragma unroll
-    for (int k = 0; k < kPacks * N; ++k) accumulate(total, fabs(packs[k / N][k % N]));
+  for (int i = 1; i < kPacks * kUnits; ++i) {
+    unit.units[0] = i == u ? packs[i / kUnits].units[i % kUnits] : unit.units[0];
   }
+  return unit;
+}
 
-  template <int kPacks, int N>
-  __device__ __forceinline__ void set(const Pack<double, N>* packs) {
-    total = {fabs(packs[0][0]), 0.0};
-#pragma unroll
-    for (int k = 1; k < kPacks * N; ++k) accumulate(total, fabs(packs[k / N][k % N]));
-  }
-
-  __device__ __forceinline__ Sum sum() const { return total; }
-};
-
-// A half type's exponent and fraction, placed where a double keeps its own, are the magnitude times a power of two,
-// subnormals too: two integer instructions where a conversion takes eight times as long. An infinity or NaN reads as a
-// number there, so the largest magnitude is kept beside the sum to tell.
-template <typename T, typename T2, int kShift, int kExponent>
-struct HalfTally {
-  Sum total;
-  T2 largest{};
-
+// Sums elements that Tally loses bits of: each is a term of its own. In a loop, as it is rare.
+template <typename T>
+class CarefulTally {
+ public:
   template <int kPacks, int N>
   __device__ __forceinline__ void add(const Pack<T, N>* packs) {
-    accumulate(total, magnitudes<kPacks>(packs));
+    constexpr int kUnits = Pack<T, N>::kUnits;
+#pragma unroll 1
+    for (int u = 0; u < kPacks * kUnits; ++u) {
+      const auto unit = unit_of<kPacks>(packs, u);
+#pragma unroll
+      for (int k = 0; k < N / kUnits; ++k) accumulate(total_, static_cast<double>(fabsf(widen_at(unit, k))));
+    }
   }
 
   template <int kPacks, int N>
   __device__ __forceinline__ void set(const Pack<T, N>* packs) {
-    total = {magnitudes<kPacks>(packs), 0.0};
+    add<kPacks>(packs);
   }
 
-  __device__ __forceinline__ Sum sum() const {
-    // Infinity or NaN where there is one.
-    T ends[2];
-    memcpy(ends, &largest, sizeof ends);
-    const float top = widen(__hmax_nan(ends[0], ends[1]));
-    const double unscale = __hiloint2double((1023 + kExponent) << 20, 0);
-    return top - top == 0.0f ? Sum{total.hi * unscale, total.lo * unscale} : Sum{static_cast<double>(top), 0.0};
+  template <typename Bound>
+  __device__ __forceinline__ bool is_exact(const Bound&) const {
+    return true;
   }
+
+  __device__ __forceinline__ Sum sum() const { return total_; }
 
  private:
-  static constexpr uint32_t kMask = 0x7fffu << kShift;
+  Sum total_;
+};
+
+// Sums the elements of packs that add() is given; set() takes them as the first ones. Up to 16 elements enter as one
+// term: they are first added to each other in double, as a tree. That loses nothing unless their magnitudes lie far
+// apart: is_exact() tells, of the least of them.
+template <typename T>
+class Tally;
+
+template <>
+class Tally<float> {
+ public:
+  using Careful = CarefulTally<float>;
 
   template <int kPacks, int N>
-  __device__ __forceinline__ double magnitudes(const Pack<T, N>* packs) {
-    if constexpr (N == 1) {
-      return add_tree<kPacks>([&](int k) {
-        unsigned short bits;
-        memcpy(&bits, &packs[k], sizeof bits);
-        note(bits);
-        return __hiloint2double(static_cast<int>((static_cast<uint32_t>(bits) << kShift) & kMask), 0);
-      });
-    } else {
+  __device__ __forceinline__ void add(const Pack<float, N>* packs) {
+    accumulate(total_, magnitudes<kPacks>(packs));
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<float, N>* packs) {
+    total_ = {magnitudes<kPacks>(packs), 0.0};
+  }
+
+  __device__ __forceinline__ bool is_exact(const Least<float>& least) const { return most_ < least.exact_below(); }
+  __device__ __forceinline__ Sum sum() const { return total_; }
+
+ private:
+  Sum total_;
+  uint32_t most_ = 0;  // the upper word of the largest term
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ double magnitudes(const Pack<float, N>* packs) {
+    const double term = add_tree<kPacks * N>([&](int k) { return static_cast<double>(fabsf(packs[k / N][k % N])); });
+    most_ = max(most_, static_cast<uint32_t>(__double2hiint(term)));
+    return term;
+  }
+};
+
+template <>
+class Tally<double> {
+ public:
+  using Careful = Tally<double>;
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void add(const Pack<double, N>* packs) {
 #pragma unroll
-      for (int k = 0; k < kPacks * N / 2; ++k) note(packs[k / (N / 2)].units[k % (N / 2)]);
-      return add_tree<kPacks * N>([&](int k) {
-        const uint32_t both = packs[k / N].units[k % N / 2];
-        const uint32_t high = k % 2 == 0 ? both << kShift : both >> (16 - kShift);
-        return __hiloint2double(static_cast<int>(high & kMask), 0);
-      });
+    for (int k = 0; k < kPacks * N; ++k) accumulate(total_, fabs(packs[k / N][k % N]));
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<double, N>* packs) {
+    total_ = {fabs(packs[0][0]), 0.0};
+#pragma unroll
+    for (int k = 1; k < kPacks * N; ++k) accumulate(total_, fabs(packs[k / N][k % N]));
+  }
+
+  __device__ __forceinline__ bool is_exact(const Least<double>&) const { return true; }
+  __device__ __forceinline__ Sum sum() const { return total_; }
+
+ private:
+  Sum total_;
+};
+
+// A half type's magnitude as a double, times a power of two: its exponent and fraction, from the bit kShift of the
+// upper word on, where a double keeps its own; subnormals too. Two integer instructions where a conversion takes eight
+// times as long. An infinity or NaN reads as a number there.
+template <int kShift, int kExponent>
+struct Placed {
+  template <typename T, int N>
+  static __device__ __forceinline__ double at(const Pack<T, N>* packs, int k) {
+    if constexpr (N == 1) {
+      unsigned short bits;
+      memcpy(&bits, &packs[k], sizeof bits);
+      return of_upper(static_cast<uint32_t>(bits) << kShift);
+    } else {
+      const uint32_t both = packs[k / N].units[k % N / 2];
+      return of_upper(k % 2 == 0 ? both << kShift : both >> (16 - kShift));
     }
   }
 
-  __device__ __forceinline__ void note(uint32_t both) {
-    T2 pair;
-    memcpy(&pair, &both, sizeof pair);
-    largest = __hmax2_nan(largest, __habs2(pair));
+  static __device__ __forceinline__ double of_upper(uint32_t word) {
+    return __hiloint2double(static_cast<int>(word & (0x7fffu << kShift)), 0);
+  }
+
+  static __device__ __forceinline__ Sum unscaled(const Sum& sum) {
+    const double scale = __hiloint2double((1023 + kExponent) << 20, 0);
+    return {sum.hi * scale, sum.lo * scale};
   }
 };
-// float16: 5 bits of exponent, bias 15; bfloat16: 8 bits, bias 127; double: bias 1023.
+
+// Sums of 16 lose nothing. They may pass what an infinity reads as, so that the largest magnitude is kept to tell.
 template <>
-struct Tally<__half> : HalfTally<__half, __half2, 10, 1023 - 15> {};
+class Tally<__half> {
+ public:
+  using Careful = Tally<__half>;
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void add(const Pack<__half, N>* packs) {
+    accumulate(total_, magnitudes<kPacks>(packs));
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<__half, N>* packs) {
+    total_ = {magnitudes<kPacks>(packs), 0.0};
+  }
+
+  __device__ __forceinline__ bool is_exact(const Least<__half>&) const { return true; }
+
+  __device__ __forceinline__ Sum sum() const {
+    // Infinity or NaN where there is one.
+    __half ends[2];
+    memcpy(ends, &largest_, sizeof ends);
+    const float top = widen(__hmax_nan(ends[0], ends[1]));
+    const Sum finite = HalfPlaced::unscaled(total_);
+    return top - top == 0.0f ? finite : Sum{static_cast<double>(top), 0.0};
+  }
+
+ private:
+  using HalfPlaced = Placed<10, 1023 - 15>;
+
+  Sum total_;
+  __half2 largest_{};
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ double magnitudes(const Pack<__half, N>* packs) {
+    if constexpr (N > 1) {
+#pragma unroll
+      for (int k = 0; k < kPacks * N / 2; ++k) note(packs[k / (N / 2)].units[k % (N / 2)]);
+    }
+    return add_tree<kPacks * N>([&](int k) {
+      if constexpr (N == 1) {
+        unsigned short bits;
+        memcpy(&bits, &packs[k], sizeof bits);
+        note(bits);
+      }
+      return HalfPlaced::at(packs, k);
+    });
+  }
+
+  __device__ __forceinline__ void note(uint32_t both) {
+    __half2 pair;
+    memcpy(&pair, &both, sizeof pair);
+    largest_ = __hmax2_nan(largest_, __habs2(pair));
+  }
+};
+
+// No finite magnitude reaches what an infinity reads as; sums that do are left to CarefulTally.
 template <>
-struct Tally<__nv_bfloat16> : HalfTally<__nv_bfloat16, __nv_bfloat162, 13, 1023 - 127> {};
+class Tally<__nv_bfloat16> {
+ public:
+  using Careful = CarefulTally<__nv_bfloat16>;
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void add(const Pack<__nv_bfloat16, N>* packs) {
+    accumulate(total_, magnitudes<kPacks>(packs));
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<__nv_bfloat16, N>* packs) {
+    total_ = {magnitudes<kPacks>(packs), 0.0};
+  }
+
+  __device__ __forceinline__ bool is_exact(const Least<__nv_bfloat16>& least) const {
+    return most_ < least.exact_below();
+  }
+  __device__ __forceinline__ Sum sum() const { return BFloat16Placed::unscaled(total_); }
+
+ private:
+  using BFloat16Placed = Placed<13, 1023 - 127>;
+
+  Sum total_;
+  uint32_t most_ = 0;  // the upper word of the largest term
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ double magnitudes(const Pack<__nv_bfloat16, N>* packs) {
+    const double term = add_tree<kPacks * N>([&](int k) { return BFloat16Placed::at(packs, k); });
+    most_ = max(most_, static_cast<uint32_t>(__double2hiint(term)));
+    return term;
+  }
+};
+
+// Notes packs with the tallies that `add` below is called with first.
+template <int kPacks, typename Sums, typename Bound, typename T, int N>
+__device__ __forceinline__ void note_first(const Sums&, Bound& least, const Pack<T, N>* packs) {
+  if constexpr (std::is_same_v<Sums, Tally<T>>) note_each<kPacks>(least, packs);
+}
+
+// The sums of what `add` gives to the tallies that it is called with. It is called again, with others, where the first
+// ones lose bits. least: of what they are given, once it has returned.
+template <typename First, int N, typename Bound, typename Add>
+__device__ __forceinline__ void sum_each(const Bound& least, const Add& add, Sum (&sums)[N]) {
+  First tallies[N];
+  add(tallies);
+  bool exact = true;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    exact &= tallies[k].is_exact(least);
+    sums[k] = tallies[k].sum();
+  }
+  if (exact) return;
+  typename First::Careful careful[N];
+  add(careful);
+#pragma unroll
+  for (int k = 0; k < N; ++k) sums[k] = careful[k].sum();
+}
+
+// The sum of one.
+template <typename First, typename Bound, typename Add>
+__device__ __forceinline__ Sum sum_of(const Bound& least, const Add& add) {
+  Sum sums[1];
+  sum_each<First>(least, [&](auto& tallies) { add(tallies[0]); }, sums);
+  return sums[0];
+}
 
 // Packs of N elements that enter a sum as one term: a divisor of kPacks, of up to 16 elements.
 template <int kPacks, int N, int kGroup = kPacks>
@@ -133,8 +278,8 @@ constexpr int kGroupOf =
                                                               : kGroupOf<kPacks, N, (kGroup > 1 ? kGroup - 1 : 1)>;
 
 // Adds an array of packs.
-template <typename T, int N, int kPacks>
-__device__ __forceinline__ void add_packs(Tally<T>& tally, const Pack<T, N> (&packs)[kPacks]) {
+template <typename Sums, typename T, int N, int kPacks>
+__device__ __forceinline__ void add_packs(Sums& tally, const Pack<T, N> (&packs)[kPacks]) {
   constexpr int kGroup = kGroupOf<kPacks, N>;
   static_assert(kPacks % kGroup == 0);
 #pragma unroll

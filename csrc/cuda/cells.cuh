@@ -54,7 +54,7 @@ struct Cells {
   // The k-th element of every cell.
   __device__ __forceinline__ void column(int k, Pack<T, 1> (&elements)[kPacks]) const {
 #pragma unroll
-    for (int u = 0; u < kPacks; ++u) elements[u].units[0] = held[u][k];
+    for (int u = 0; u < kPacks; ++u) elements[u] = element_of(held[u], k);
   }
 };
 
@@ -106,6 +106,7 @@ struct HeldCells {
 
   X x;
   G g;
+  std::conditional_t<kBackward, Empty, Least<T>> least;  // of all its cells, once they are handed in or finished
   std::conditional_t<kShared, SharedCells<T>, Empty> shared_x;
   std::conditional_t<kShared && kBackward, SharedCells<T>, Empty> shared_g;
 
@@ -137,8 +138,7 @@ struct HeldCells {
   }
 
   // What the warp has of each of its columns, into the desk's parts.
-  __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place,
-                                          const Memory& desk) const {
+  __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place, const Memory& desk) {
     const int64_t denominator = place.offsets(c.geometry.rows).denominator;
     double2* const parts = desk.parts + place.step_warp * t.count();
     const int end = t.along ? 32 / t.lanes : 32;
@@ -150,27 +150,39 @@ struct HeldCells {
     if (kElements || t.columns == 1) {
       total = sum(t, scale(0));
     } else if constexpr (!kElements && !kShared) {
+      note_held();
+      bool exact = true;
       total = folded<kPack>(t, place, [&](int k) {
         TallyOf tally;
         add_column<true>(tally, x, g, k, scale(k));
+        exact &= tally.is_exact(least);
         return tally.sum();
       });
-    } else if constexpr (!kElements) {
-      TallyOf tallies[kPack];
-      // While the others are on their way.
-      each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) {
-#pragma unroll
-        for (int k = 0; k < kPack; ++k) add_column<false>(tallies[k], batch, grads, k, scale(k));
-      });
-      if constexpr (kPacks > 0) {
-#pragma unroll
-        for (int k = 0; k < kPack; ++k) add_column<false>(tallies[k], x, g, k, scale(k));
+      if constexpr (!std::is_same_v<TallyOf, typename TallyOf::Careful>) {
+        if (__any_sync(0xffffffffu, !exact)) total = carefully_folded(t, place, scale);
       }
-      total = folded<kPack>(t, place, [&](int k) { return tallies[k].sum(); });
+    } else if constexpr (!kElements) {
+      Sum sums[kPack];
+      sum_each<TallyOf>(
+          least,
+          [&](auto& tallies) {
+            // While the others are on their way.
+            each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) {
+              note_first<kBatch>(tallies[0], least, batch.held);
+#pragma unroll
+              for (int k = 0; k < kPack; ++k) add_column<false>(tallies[k], batch, grads, k, scale(k));
+            });
+            if constexpr (kPacks > 0) {
+              note_first<kPacks>(tallies[0], least, x.held);
+#pragma unroll
+              for (int k = 0; k < kPack; ++k) add_column<false>(tallies[k], x, g, k, scale(k));
+            }
+          },
+          sums);
+      total = folded<kPack>(t, place, [&](int k) { return sums[k]; });
     }
     if (!kElements && t.columns > 1) {
-      constexpr int kBits = kPack == 8 ? 3 : kPack == 4 ? 2 : 1;
-      column = static_cast<int>(__brev(static_cast<unsigned>(place.step_lane)) >> (32 - kBits));
+      column = column_of(place);
       bit *= kPack;
     }
     const int first = bit;
@@ -184,6 +196,7 @@ struct HeldCells {
   template <typename MakePlace>
   __device__ __forceinline__ void finish(const Call& c, const Tiling& t, const Cluster& cluster,
                                          const MakePlace& make_place) {
+    if constexpr (kAccess == Access::kLast) note_held();
     if constexpr (kPacks > 0) finish_batch(c, t, cluster, make_place(), kShared ? t.shared : 0, x, g);
     each_batch<kLargeBatch>(t, [&](int first, auto& batch, const auto& grads) {
       finish_batch(c, t, cluster, make_place(), first, batch, grads);
@@ -192,6 +205,10 @@ struct HeldCells {
 
  private:
   using TallyOf = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+
+  __device__ __forceinline__ void note_held() {
+    if constexpr (!kBackward && kPacks > 0) note_each<kPacks>(least, x.held);
+  }
 
   // Cells in shared memory that are asked for, and waited for, before the others, where registers have cells as well:
   // 3% more for float32, none for float64.
@@ -217,8 +234,8 @@ struct HeldCells {
   }
 
   // The k-th element of every cell; kFirst: as the first ones.
-  template <bool kFirst, int kCells, bool kSingle, Access kHow, typename Grads>
-  static __device__ __forceinline__ void add_column(TallyOf& tally, const Cells<T, kCells, kSingle, kHow>& cells,
+  template <bool kFirst, typename Sums, int kCells, bool kSingle, Access kHow, typename Grads>
+  static __device__ __forceinline__ void add_column(Sums& tally, const Cells<T, kCells, kSingle, kHow>& cells,
                                                     const Grads& grads, int k, double by) {
     Pack<T, 1> elements[kCells];
     cells.column(k, elements);
@@ -233,8 +250,8 @@ struct HeldCells {
     }
   }
 
-  template <int kCells, bool kSingle, Access kHow, typename Grads>
-  static __device__ __forceinline__ void add_all(TallyOf& tally, const Cells<T, kCells, kSingle, kHow>& cells,
+  template <typename Sums, int kCells, bool kSingle, Access kHow, typename Grads>
+  static __device__ __forceinline__ void add_all(Sums& tally, const Cells<T, kCells, kSingle, kHow>& cells,
                                                  const Grads& grads, double by) {
     if constexpr (kBackward) {
       constexpr int kGroup = kGroupOf<kCells, kPack>;
@@ -246,11 +263,17 @@ struct HeldCells {
   }
 
   // The sum of the unit, if it is of one row.
-  __device__ __forceinline__ Sum sum(const Tiling& t, double by) const {
-    TallyOf tally;
-    each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) { add_all(tally, batch, grads, by); });
-    if constexpr (kPacks > 0) add_all(tally, x, g, by);
-    return tally.sum();
+  __device__ __forceinline__ Sum sum(const Tiling& t, double by) {
+    return sum_of<TallyOf>(least, [&](auto& tally) {
+      each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) {
+        note_first<kBatch>(tally, least, batch.held);
+        add_all(tally, batch, grads, by);
+      });
+      if constexpr (kPacks > 0) {
+        note_first<kPacks>(tally, least, x.held);
+        add_all(tally, x, g, by);
+      }
+    });
   }
 
   // The sum of one of kCount columns, over as many lanes: of those along the steps each keeps a half of the columns and
@@ -268,6 +291,28 @@ struct HeldCells {
       const Sum other{takes_upper ? lower.hi : upper.hi, takes_upper ? lower.lo : upper.lo};
       return mine + shuffled(other, bit);
     }
+  }
+
+  // The column whose sum folded() leaves to a lane.
+  static __device__ __forceinline__ int column_of(const Place& place) {
+    constexpr int kBits = kPack == 8 ? 3 : kPack == 4 ? 2 : 1;
+    return static_cast<int>(__brev(static_cast<unsigned>(place.step_lane)) >> (32 - kBits));
+  }
+
+  // As folded(), where sums would lose bits.
+  template <typename Scale>
+  __device__ __forceinline__ Sum carefully_folded(const Tiling& t, const Place& place, const Scale& scale) const {
+    Sum mine;
+#pragma unroll 1
+    for (int k = 0; k < kPack; ++k) {
+      typename TallyOf::Careful tally;
+      add_column<true>(tally, x, g, k, scale(k));
+      Sum sum = tally.sum();
+#pragma unroll 1
+      for (int bit = t.lanes; bit < t.lanes * kPack; bit *= 2) sum = sum + shuffled(sum, bit);
+      if (k == column_of(place)) mine = sum;
+    }
+    return mine;
   }
 
   // Of cells from the thread's cell `skipped` on; results take their place one by one.
@@ -301,7 +346,7 @@ struct HeldCells {
 #pragma unroll
         for (int u = 0; u < kCells; ++u) {
           typename X::Few quotients;
-          if (divide_beside(results, cells.few(u, unit), quotients)) {
+          if (divide_beside(results, cells.few(u, unit), quotients, least)) {
             cells.set(u, unit, quotients);
           } else {
             unproven |= uint64_t{1} << (unit * kCells + u);

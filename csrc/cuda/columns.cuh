@@ -104,27 +104,36 @@ struct WholeColumns {
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
       Quotient<T> quotients[kFews][kFew];
+      Least<T> least;
+      note_each<kSteps>(least, x[j]);
+      bool exact = true;
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) exact &= tally(j, k).is_exact(least);
+      if (!exact) {
+        normalize_carefully(j);
+        continue;
+      }
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
-        const Sum total = sum(j, k);
+        const Sum total = tally(j, k).sum();
         if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
         quotients[k / kFew][k % kFew] = Quotient<T>(total, c.count, c.eps);
         if (c.denominator != nullptr && exists(j)) {
           write_denominator<T>(c, o[j].denominator + k * t.denominator_step, total);
         }
       }
-      visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + o[j].output,
-                                      [&](int u, T* to, bool there) {
-                                        UnitPack y;
+      visit<&Offsets::output, kSteps>(
+          way(j), c.geometry.row, static_cast<T*>(c.output) + o[j].output, [&](int u, T* to, bool there) {
+            UnitPack y;
 #pragma unroll
-                                        for (int f = 0; f < kFews; ++f) {
-                                          Few few;
-                                          const bool proven = divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few);
-                                          y.units[f] = kKeepsSums && !proven ? x[j][u].units[f] : few.units[0];
-                                          unproven |= proven ? Bits{0} : Bits{1} << ((j * kSteps + u) * kFews + f);
-                                        }
-                                        if (there) *reinterpret_cast<UnitPack*>(to) = y;
-                                      });
+            for (int f = 0; f < kFews; ++f) {
+              Few few;
+              const bool proven = divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few, least);
+              y.units[f] = kKeepsSums && !proven ? x[j][u].units[f] : few.units[0];
+              unproven |= proven ? Bits{0} : Bits{1} << ((j * kSteps + u) * kFews + f);
+            }
+            if (there) *reinterpret_cast<UnitPack*>(to) = y;
+          });
     }
     // What is not proven was stored as it was read, or is still here.
 #pragma unroll 1
@@ -214,13 +223,41 @@ struct WholeColumns {
   }
 
  private:
-  __device__ __forceinline__ Sum sum(int j, int k) const {
+  __device__ __forceinline__ Tally<T> tally(int j, int k) const {
     Pack<T, 1> elements[kSteps];
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) elements[u].units[0] = x[j][u][k];
     Tally<T> tally;
     tally.template set<kSteps>(elements);
-    return tally.sum();
+    return tally;
+  }
+
+  // A unit with a column that Tally loses bits of: its elements are stored as they were read, and their columns taken
+  // one by one.
+  __device__ __forceinline__ void normalize_carefully(int j) const {
+    if (!exists(j)) return;
+    const Walk& steps = c.geometry.row;
+    const Offsets o = offsets(j);
+    T* const start = static_cast<T*>(c.output) + o.output;
+    visit<&Offsets::output, kSteps>(way(j), steps, start, [&](int u, T* to, bool there) {
+      if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
+    });
+    const int count = static_cast<int>(steps.count);
+#pragma unroll 1
+    for (int k = 0; k < kColumns; ++k) {
+      Sum total;
+#pragma unroll 1
+      for (int u = 0; u < count; ++u) {
+        accumulate(total, static_cast<double>(fabs(widen(start[steps.at_small(u).output + k]))));
+      }
+      if (c.denominator != nullptr) write_denominator<T>(c, o.denominator + k * t.denominator_step, total);
+      const Divisor m = exact_divisor<T>(total, c);
+#pragma unroll 1
+      for (int u = 0; u < count; ++u) {
+        T& element = start[steps.at_small(u).output + k];
+        element = exact_quotient(element, m);
+      }
+    }
   }
 
   __device__ __forceinline__ Sum dot(int j, int k, double by) const {
@@ -230,9 +267,7 @@ struct WholeColumns {
       elements[u].units[0] = x[j][u][k];
       grads[u].units[0] = g[j][u][k];
     }
-    DotTally<T> tally;
-    tally.template set<kSteps>(grads, elements, by);
-    return tally.sum();
+    return sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { tally.template set<kSteps>(grads, elements, by); });
   }
 };
 

@@ -6,10 +6,45 @@
 
 namespace l1norm::cuda {
 
-// Sums products of elements. Those of up to 16 pairs enter as one term, as in Tally; of floats each is exact in double.
+// Sums products of bfloat16 that DotTally loses. In a loop, as it is rare.
+class CarefulDotTally {
+ public:
+  template <int kPacks, int N>
+  __device__ __forceinline__ void add(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double) {
+    constexpr int kUnits = Pack<__nv_bfloat16, N>::kUnits;
+#pragma unroll 1
+    for (int u = 0; u < kPacks * kUnits; ++u) {
+      const auto of_g = unit_of<kPacks>(g, u), of_x = unit_of<kPacks>(x, u);
+#pragma unroll
+      for (int k = 0; k < N / kUnits; ++k) {
+        accumulate(total_, static_cast<double>(widen_at(of_g, k)) * static_cast<double>(widen_at(of_x, k)));
+      }
+    }
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double scale) {
+    add<kPacks>(g, x, scale);
+  }
+
+  template <typename Bound>
+  __device__ __forceinline__ bool is_exact(const Bound&) const {
+    return true;
+  }
+
+  __device__ __forceinline__ Sum sum() const { return total_; }
+
+ private:
+  Sum total_;
+};
+
+// Sums products of elements. Those of up to 16 pairs enter as one term, as in Tally; of floats each is exact in double,
+// of halves in float.
 template <typename T>
 class DotTally {
  public:
+  using Careful = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, CarefulDotTally, DotTally>;
+
   template <int kPacks, int N>
   __device__ __forceinline__ void add(const Pack<T, N>* g, const Pack<T, N>* x, double scale) {
     if constexpr (sizeof(T) == 8) {
@@ -34,6 +69,13 @@ class DotTally {
     }
   }
 
+  // Whether products of bfloat16 that a float has no room for, or no bits, do not count.
+  template <typename Bound>
+  __device__ __forceinline__ bool is_exact(const Bound&) const {
+    const double size = fabs(total_.hi);
+    return !std::is_same_v<T, __nv_bfloat16> || (size > 0x1p-100 && size < INFINITY);
+  }
+
   __device__ __forceinline__ Sum sum() const {
     return special_ == 0.0f ? total_ : Sum{static_cast<double>(special_), 0.0};
   }
@@ -53,8 +95,8 @@ class DotTally {
   }
 
   __device__ __forceinline__ double add_product(double sum, float g, float x) {
-    if constexpr (std::is_same_v<T, __half>) {
-      return sum + static_cast<double>(g * x);  // exact as a float
+    if constexpr (sizeof(T) == 2) {
+      return sum + static_cast<double>(g * x);
     } else {
       special_ = fmaf(x, 0.0f, special_);
       return fma(static_cast<double>(g), as_double(x), sum);
@@ -305,17 +347,17 @@ struct HeldPair : Share<T, kEdge, kStep> {
 
   __device__ __forceinline__ Sum sum(const Call&) const {
     held_x.wait();
-    DotTally<T> tally;
-    tally.template add<2 * kEdge>(edge_g, edge_x, by);
-    constexpr int kGroup = kGroupOf<kPacks, kPack>;
+    return sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
+      tally.template add<2 * kEdge>(edge_g, edge_x, by);
+      constexpr int kGroup = kGroupOf<kPacks, kPack>;
 #pragma unroll
-    for (int u = 0; u < kPacks; u += kGroup) {
-      if (u * step >= packs) break;  // the same in all of a row's threads, or nearly
-      RowPack x[kGroup];
-      held_x.get(u, x);
-      tally.template add<kGroup>(held_g + u, x, by);
-    }
-    return tally.sum();
+      for (int u = 0; u < kPacks; u += kGroup) {
+        if (u * step >= packs) break;  // the same in all of a row's threads, or nearly
+        RowPack x[kGroup];
+        held_x.get(u, x);
+        tally.template add<kGroup>(held_g + u, x, by);
+      }
+    });
   }
 
   // dot and scale: the row's.

@@ -103,23 +103,28 @@ struct Held : Share<T, kEdge, kStep> {
       : Held(static_cast<const T*>(c.input) + o.input + begin, static_cast<T*>(c.output) + o.output + begin, length,
              line, first_, step_, head_index, tail_index) {}
 
-  __device__ __forceinline__ Sum sum(const Call&) const { return tally().sum(); }
+  __device__ __forceinline__ Sum sum(const Call&) const {
+    Least<T> least;
+    return sum_of<Tally<T>>(least, [&](auto& tally) { add(tally, least); });
+  }
 
-  __device__ __forceinline__ Tally<T> tally() const {
-    Tally<T> tally;
+  template <typename Sums>
+  __device__ __forceinline__ void add(Sums& tally, Least<T>& least) const {
+    note_first<2 * kEdge>(tally, least, edge_value);
     tally.template add<2 * kEdge>(edge_value);
     constexpr int kGroup = kGroupOf<kPacks, kPack>;
     static_assert(kPacks % kGroup == 0);
 #pragma unroll
     for (int u = 0; u < kPacks; u += kGroup) {
       if (u * step >= packs) break;  // the same in all of a row's threads, or nearly
+      note_first<kGroup>(tally, least, held + u);
       tally.template add<kGroup>(held + u);
     }
-    return tally;
   }
 
-  // total: the row's.
-  __device__ __forceinline__ void finish(const Sum& total, const Call& c) const {
+  // total: the row's; least: of the thread's elements, or of more. Without it, each pack's is found.
+  template <typename... Bound>
+  __device__ __forceinline__ void finish(const Sum& total, const Call& c, const Bound&... least) const {
     const Quotient<T> quotient(total, c.count, c.eps);
     // What is not proven, by bits: packs, then edges.
     static_assert(kPacks + 2 * kEdge <= 32);
@@ -127,16 +132,16 @@ struct Held : Share<T, kEdge, kStep> {
 #pragma unroll
     for (int e = 0; e < 2 * kEdge; ++e) {
       Pack<T, 1> one;
-      if (!quotient.divide(edge_value[e], one)) {
+      if (!quotient.divide(edge_value[e], one, least...)) {
         unproven |= 1u << (kPacks + e);
       } else if (edge[e] >= 0) {
         y[edge[e]] = one[0];
       }
     }
     if (!kAnyOutput || reinterpret_cast<uintptr_t>(y + head) % sizeof(RowPack) == 0) {
-      divide_packs<true>(quotient, unproven);
+      divide_packs<true>(quotient, unproven, least...);
     } else {
-      divide_packs<false>(quotient, unproven);
+      divide_packs<false>(quotient, unproven, least...);
     }
     if (unproven == 0) return;
     const Divisor m = exact_divisor<T>(total, c);
@@ -172,15 +177,16 @@ struct Held : Share<T, kEdge, kStep> {
   }
 
   // Sets the bits of what is not proven. It is stored all the same where it is not read again.
-  template <bool kAligned>
-  __device__ __forceinline__ void divide_packs(const Quotient<T>& quotient, unsigned& unproven) const {
+  template <bool kAligned, typename... Bound>
+  __device__ __forceinline__ void divide_packs(const Quotient<T>& quotient, unsigned& unproven,
+                                               const Bound&... least) const {
     RowPack* to = reinterpret_cast<RowPack*>(y + head) + first;
     const int rest = packs - first;
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {
       if (u * step >= packs) break;
       RowPack pack;
-      const bool proven = quotient.divide(held[u], pack);
+      const bool proven = quotient.divide(held[u], pack, least...);
       unproven |= proven ? 0u : 1u << u;
       if (u * step < rest && (!kReadAgain<T> || proven)) {
         if constexpr (kAligned) {
@@ -246,16 +252,18 @@ struct HeldInShared {
     for (int i = 0; i < end; i += step, from += step) copy_async(places + i, from);
   }
 
-  __device__ __forceinline__ void add(Tally<T>& tally) const {
+  template <typename Sums>
+  __device__ __forceinline__ void add(Sums& tally, Least<T>& least) const {
     wait_for_copies();
     for (int i = 0; i < end; i += kBatch * step) {
       RowPack packs[kBatch];
       get(i, packs);
+      note_first<kBatch>(tally, least, packs);
       add_packs(tally, packs);
     }
   }
 
-  __device__ __forceinline__ void divide(const Sum& total, const Call& c) const {
+  __device__ __forceinline__ void divide(const Sum& total, const Call& c, const Least<T>& least) const {
     const Quotient<T> quotient(total, c.count, c.eps);
     RowPack* to = y;
     for (int i = 0; i < end; i += kBatch * step) {
@@ -265,7 +273,7 @@ struct HeldInShared {
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
         RowPack pack;
-        const bool proven = quotient.divide(packs[u], pack);
+        const bool proven = quotient.divide(packs[u], pack, least);
         unproven |= proven ? 0u : 1u << u;
         if (i + u * step < end) *to = pack;
         to = settled(to + step);
@@ -322,12 +330,14 @@ __device__ __forceinline__ void normalize_held(const Call& c, const Held<T, kPac
             min(row.packs - first, shared_packs * threads - thread)};
     rest.load();
   }
-  Tally<T> tally = row.tally();
-  if constexpr (kShared) rest.add(tally);
-  const Sum total = total_of(tally.sum());
+  Least<T> least;
+  const Sum total = total_of(sum_of<Tally<T>>(least, [&](auto& tally) {
+    row.add(tally, least);
+    if constexpr (kShared) rest.add(tally, least);
+  }));
   if (denominator >= 0 && threadIdx.x == 0) write_denominator<T>(c, denominator, total);
-  if constexpr (kShared) rest.divide(total, c);
-  row.finish(total, c);
+  if constexpr (kShared) rest.divide(total, c, least);
+  row.finish(total, c, least);
 }
 
 }  // namespace l1norm::cuda

@@ -68,7 +68,7 @@ struct LooseCells {
   // The k-th element of every pack.
   __device__ __forceinline__ void column(int k, Pack<T, 1> (&elements)[kPacks]) const {
 #pragma unroll
-    for (int u = 0; u < kPacks; ++u) elements[u].units[0] = held[u][k];
+    for (int u = 0; u < kPacks; ++u) elements[u] = element_of(held[u], k);
   }
 };
 
@@ -83,45 +83,24 @@ struct Loose {
 
   X x;
   std::conditional_t<kBackward, X, Empty> g;
+  std::conditional_t<kBackward, Empty, Least<T>> least;
 
   template <typename Place>
   __device__ __forceinline__ void load(const Call& c, const Place& place) {
     if constexpr (kBackward) g.template load<&Offsets::grad>(place, c.grad);
     x.template load<&Offsets::input>(place, c.input);
+    if constexpr (!kBackward) note_each<kPacks>(least, x.held);
   }
 
   // What the thread, or those lanes of its warp that have the same columns, have of each.
   template <typename Place>
   __device__ __forceinline__ void hand_in(const Call& c, const Place& place, double2* parts) const {
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) {
-      Pack<T, 1> elements[kPacks];
-      x.column(k, elements);
-      std::conditional_t<kBackward, DotTally<T>, Tally<T>> tally;
-      Pack<T, 1> grads[kBackward ? kPacks : 1];
-      double by = 0.0;
-      if constexpr (kBackward) {
-        g.column(k, grads);
-        const int64_t denominator = place.denominator(k);
-        if (denominator >= 0) by = dot_scale_of<T>(c, denominator);
-      }
-      // Those that enter a sum as one term. Fewer of halves take fewer registers, so that more blocks have room.
-      constexpr bool kFewer = sizeof(T) == 2 && (kBackward || kAccess == Access::kOnce);
-      constexpr int kGroup = !kFewer ? kPacks : kPacks % 4 == 0 ? 4 : 3;
-#pragma unroll
-      for (int u = 0; u < kPacks; u += kGroup) {
-        if constexpr (kBackward) {
-          tally.template add<kGroup>(grads + u, elements + u, by);
-        } else if (u == 0) {
-          tally.template set<kGroup>(elements);
-        } else {
-          tally.template add<kGroup>(elements + u);
-        }
-      }
-      Sum total = tally.sum();
-#pragma unroll 1
-      for (int bit = place.lanes(); bit < 32; bit *= 2) total = total + shuffled(total, bit);
-      if (place.hands_in) parts[place.slot + k] = make_double2(total.hi, total.lo);
+    using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+    using Careful = typename First::Careful;
+    bool exact = true;
+    hand_in_sums<First>(c, place, parts, [&](const First& tally) { exact &= tally.is_exact(least); });
+    if constexpr (!std::is_same_v<First, Careful>) {
+      if (__any_sync(0xffffffffu, !exact)) hand_in_sums<Careful>(c, place, parts, [](const Careful&) {});
     }
   }
 
@@ -150,7 +129,7 @@ struct Loose {
 #pragma unroll
         for (int u = 0; u < kPacks; ++u) {
           Few few;
-          if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few)) {
+          if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few, least)) {
             x.held[u].units[unit] = few.units[0];
           } else {
             unproven |= uint64_t{1} << (unit * kPacks + u);
@@ -174,6 +153,45 @@ struct Loose {
           to[element] = divide_again(to[element], results[at], exact_divisor<T>({sum.x, sum.y}, c));
         }
       }
+    }
+  }
+
+ private:
+  template <typename Sums, typename Place, typename See>
+  __device__ __forceinline__ void hand_in_sums(const Call& c, const Place& place, double2* parts,
+                                               const See& see) const {
+    // What is rare takes a loop.
+    constexpr bool kFirst = std::is_same_v<Sums, std::conditional_t<kBackward, DotTally<T>, Tally<T>>>;
+#pragma unroll(kFirst ? kPack : 1)
+    for (int k = 0; k < kPack; ++k) {
+      Pack<T, 1> elements[kPacks];
+      x.column(k, elements);
+      Sums tally;
+      Pack<T, 1> grads[kBackward ? kPacks : 1];
+      double by = 0.0;
+      if constexpr (kBackward) {
+        g.column(k, grads);
+        const int64_t denominator = place.denominator(k);
+        if (denominator >= 0) by = dot_scale_of<T>(c, denominator);
+      }
+      // Those that enter a sum as one term. Fewer of halves take fewer registers, so that more blocks have room.
+      constexpr bool kFewer = sizeof(T) == 2 && (kBackward || kAccess == Access::kOnce);
+      constexpr int kGroup = !kFewer ? kPacks : kPacks % 4 == 0 ? 4 : 3;
+#pragma unroll
+      for (int u = 0; u < kPacks; u += kGroup) {
+        if constexpr (kBackward) {
+          tally.template add<kGroup>(grads + u, elements + u, by);
+        } else if (u == 0) {
+          tally.template set<kGroup>(elements);
+        } else {
+          tally.template add<kGroup>(elements + u);
+        }
+      }
+      see(tally);
+      Sum total = tally.sum();
+#pragma unroll 1
+      for (int bit = place.lanes(); bit < 32; bit *= 2) total = total + shuffled(total, bit);
+      if (place.hands_in) parts[place.slot + k] = make_double2(total.hi, total.lo);
     }
   }
 };

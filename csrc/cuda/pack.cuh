@@ -32,6 +32,27 @@ struct alignas(sizeof(T) * N) Pack {
   }
 };
 
+// Element k of a pack, whatever k, without an address for the pack, which would move it from registers to memory.
+template <typename T, int N>
+__device__ __forceinline__ Pack<T, 1> element_of(const Pack<T, N>& pack, int k) {
+  constexpr int kUnits = Pack<T, N>::kUnits;
+  auto unit = pack.units[0];
+#pragma unroll
+  for (int u = 1; u < kUnits; ++u) {
+    auto other = pack.units[u];
+    if constexpr (sizeof other == 4) asm("" : "+r"(reinterpret_cast<uint32_t&>(other)));
+    unit = k / (N / kUnits) == u ? other : unit;
+  }
+  Pack<T, 1> element;
+  if constexpr (Pack<T, N>::kPairs) {
+    const unsigned short bits = static_cast<unsigned short>(k % 2 == 0 ? unit : unit >> 16);
+    memcpy(&element, &bits, sizeof element);
+  } else {
+    element.units[0] = unit;
+  }
+  return element;
+}
+
 // A pack of N elements, element k being make(k).
 template <typename T, int N, typename Make>
 __device__ __forceinline__ Pack<T, N> make_pack(const Make& make) {

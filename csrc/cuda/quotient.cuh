@@ -5,9 +5,12 @@
 // the range that the proof covers, it answers false, and the caller takes exact_quotient(). For a divisor near the ends
 // of the range, which leaves no room for the proof, it always does. For a zero, infinite or NaN one the quotients are
 // products with its reciprocal, which is exact.
+//
+// least: of elements that x is among; without it, of x.
 #pragma once
 
 #include "../exact.h"
+#include "least.cuh"
 #include "pack.cuh"
 
 namespace l1norm::cuda {
@@ -83,8 +86,8 @@ struct Quotient<float> {
   }
 
   template <int N>
-  __device__ __forceinline__ bool divide(const Pack<float, N>& x, Pack<float, N>& y) const {
-    uint32_t least = ~0u, differ = 0;
+  __device__ __forceinline__ bool divide(const Pack<float, N>& x, Pack<float, N>& y, const Least<float>& least) const {
+    uint32_t differ = 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float q = x[k] * inverse;
@@ -92,10 +95,15 @@ struct Quotient<float> {
       const float excess = fmaf(q, lo, fmaf(q, hi, -x[k]));
       y.units[k] = fmaf(excess, above, q);
       differ |= __float_as_uint(y.units[k]) ^ __float_as_uint(fmaf(excess, below, q));
-      // Zeros rank above everything: their quotients are exact.
-      least = min(least, 2u * __float_as_uint(x[k]) - 1u);
     }
-    return usable && differ == 0 && least >= limit;
+    return usable && differ == 0 && least.bits >= limit;  // quotients of zeros are exact
+  }
+
+  template <int N>
+  __device__ __forceinline__ bool divide(const Pack<float, N>& x, Pack<float, N>& y) const {
+    Least<float> least;
+    least.note(x);
+    return divide(x, y, least);
   }
 };
 
@@ -118,7 +126,7 @@ struct HalfQuotient {
   }
 
   template <int N>
-  __device__ __forceinline__ bool divide(const Pack<T, N>& x, Pack<T, N>& y) const {
+  __device__ __forceinline__ bool divide(const Pack<T, N>& x, Pack<T, N>& y, const Least<T>& = {}) const {
     if constexpr (N == 1) {
       const Pack<T, 2> pair = make_pack<T, 2>([&](int k) { return k == 0 ? x[0] : T{}; });
       Pack<T, 2> quotients;
@@ -176,7 +184,8 @@ struct Quotient<double> {
   }
 
   template <int N>
-  __device__ __forceinline__ bool divide(const Pack<double, N>& x, Pack<double, N>& y) const {
+  __device__ __forceinline__ bool divide(const Pack<double, N>& x, Pack<double, N>& y,
+                                         const Least<double>& = {}) const {
     uint32_t least = ~0u;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -203,9 +212,10 @@ __device__ __forceinline__ T exact_quotient(T x, Divisor m) {
 
 // Neighbours of rows of their own: one element, or a pair of halves.
 template <typename T, int N>
-__device__ __forceinline__ bool divide_beside(const Quotient<T> (&quotients)[N], const Pack<T, N>& x, Pack<T, N>& y) {
+__device__ __forceinline__ bool divide_beside(const Quotient<T> (&quotients)[N], const Pack<T, N>& x, Pack<T, N>& y,
+                                              const Least<T>& least) {
   if constexpr (N == 1) {
-    return quotients[0].divide(x, y);
+    return quotients[0].divide(x, y, least);
   } else {
     static_assert(N == 2 && Pack<T, N>::kPairs);
     const uint32_t differ = Quotient<T>::divide_pair(quotients[0], quotients[1], x.units[0], y.units[0]);

@@ -90,12 +90,13 @@ struct Batch {
 
   template <int kUnits, typename T>
   static __device__ __forceinline__ void divide(const Row& row, int k, const Unit (&units)[kUnits],
-                                                const Quotient<T>& quotient, const Sum& total, const Call& c) {
+                                                const Quotient<T>& quotient, const Least<T>& least, const Sum& total,
+                                                const Call& c) {
     unsigned unproven = 0;
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
       Unit result;
-      const bool proven = quotient.divide(units[j], result);
+      const bool proven = quotient.divide(units[j], result, least);
       unproven |= proven ? 0u : 1u << j;
       if (proven && (j == 0 || k + j < row.count())) row.store(k + j, result);
     }
@@ -125,29 +126,33 @@ template <typename T, typename Row>
 __device__ __forceinline__ void normalize(const Row& row, const Call& c, int64_t index) {
   constexpr int kLarge = kLargeBatch<T, Row::kUnit>, kSmall = kSmallBatch<T, Row::kUnit>;
   typename Row::RowUnit large[kLarge], small[kSmall];
-  Tally<T> tally;
   int k = 0;
-  for (; k + kLarge <= row.count(); k += kLarge) {
-    Batch<Row>::load(row, k, large);
-    add_packs(tally, large);
-  }
-  for (; k < row.count(); k += kSmall) {
-    Batch<Row>::load(row, k, small);
-    add_packs(tally, small);
-  }
-  if constexpr (Row::kSingle) tally.template add<1>(row.single());
-  const Sum total = tally.sum();
+  Least<T> least;
+  if constexpr (Row::kSingle) least.note(*row.single());
+  const Sum total = sum_of<Tally<T>>(least, [&](auto& tally) {
+    for (k = 0; k + kLarge <= row.count(); k += kLarge) {
+      Batch<Row>::load(row, k, large);
+      note_first<kLarge>(tally, least, large);
+      add_packs(tally, large);
+    }
+    for (; k < row.count(); k += kSmall) {
+      Batch<Row>::load(row, k, small);
+      note_first<kSmall>(tally, least, small);
+      add_packs(tally, small);
+    }
+    if constexpr (Row::kSingle) tally.template add<1>(row.single());
+  });
   if (c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(index).denominator, total);
 
   const Quotient<T> quotient(total, c.count, c.eps);
   if constexpr (Row::kSingle) divide_single(row, quotient, total, c);
   for (k = 0; k + kLarge <= row.count(); k += kLarge) {
     Batch<Row>::load(row, k, large);
-    Batch<Row>::divide(row, k, large, quotient, total, c);
+    Batch<Row>::divide(row, k, large, quotient, least, total, c);
   }
   for (; k < row.count(); k += kSmall) {
     Batch<Row>::load(row, k, small);
-    Batch<Row>::divide(row, k, small, quotient, total, c);
+    Batch<Row>::divide(row, k, small, quotient, least, total, c);
   }
 }
 
@@ -176,22 +181,24 @@ __device__ __forceinline__ void normalize_short(const Row& row, const Call& c, i
     if (normalize_lone<T>(row, c)) return;
   }
   typename Row::RowUnit units[kUnits > 0 ? kUnits : 1];
-  Tally<T> tally;
-  if constexpr (Row::kSingle) {
-    tally.template set<1>(row.single());
-    if constexpr (kUnits > 0) {
-      Batch<Row>::load(row, 0, units);
-      tally.template add<kUnits>(units);
-    }
-  } else {
+  Least<T> least;
+  if constexpr (kUnits > 0) {
     Batch<Row>::load(row, 0, units);
-    tally.template set<kUnits>(units);
+    note_each<kUnits>(least, units);
   }
-  const Sum total = tally.sum();
+  if constexpr (Row::kSingle) least.note(*row.single());
+  const Sum total = sum_of<Tally<T>>(least, [&](auto& tally) {
+    if constexpr (Row::kSingle) {
+      tally.template set<1>(row.single());
+      if constexpr (kUnits > 0) tally.template add<kUnits>(units);
+    } else {
+      tally.template set<kUnits>(units);
+    }
+  });
   if (c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(index).denominator, total);
   const Quotient<T> quotient(total, c.count, c.eps);
   if constexpr (Row::kSingle) divide_single(row, quotient, total, c);
-  if constexpr (kUnits > 0) Batch<Row>::divide(row, 0, units, quotient, total, c);
+  if constexpr (kUnits > 0) Batch<Row>::divide(row, 0, units, quotient, least, total, c);
 }
 
 // Lengths that kernels are compiled for.
@@ -204,14 +211,15 @@ __device__ __forceinline__ void differentiate(const Row& x, const Row& g, const 
   const GradientScale scale = divisor.scale(c);
   const double by = dot_scale<Wide<T>>(scale.m, c.count);
   typename Row::RowUnit values[kBatch], grads[kBatch];
-  DotTally<T> tally;
-  if constexpr (Row::kSingle) tally.template add<1>(g.single(), x.single(), by);
-  for (int k = 0; k < x.count(); k += kBatch) {
-    Batch<Row>::load(x, k, values);
-    Batch<Row>::load(g, k, grads);
-    tally.template add<kBatch>(grads, values, by);
-  }
-  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), [&](const auto& d) {
+  const Sum dot = sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
+    if constexpr (Row::kSingle) tally.template add<1>(g.single(), x.single(), by);
+    for (int k = 0; k < x.count(); k += kBatch) {
+      Batch<Row>::load(x, k, values);
+      Batch<Row>::load(g, k, grads);
+      tally.template add<kBatch>(grads, values, by);
+    }
+  });
+  with_gradient<T>(make_gradient<Wide<T>>(dot, scale), [&](const auto& d) {
     if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
     for (int k = 0; k < x.count(); k += kBatch) {
       Batch<Row>::load(x, k, values);
@@ -236,14 +244,15 @@ __device__ __forceinline__ void differentiate_short(const Row& x, const Row& g, 
     Batch<Row>::load(x, 0, values);
     Batch<Row>::load(g, 0, grads);
   }
-  DotTally<T> tally;
-  if constexpr (!Row::kSingle) {
-    tally.template set<kUnits>(grads, values, by);
-  } else {
-    tally.template set<1>(g.single(), x.single(), by);
-    if constexpr (kUnits > 0) tally.template add<kUnits>(grads, values, by);
-  }
-  with_gradient<T>(make_gradient<Wide<T>>(tally.sum(), scale), [&](const auto& d) {
+  const Sum dot = sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
+    if constexpr (!Row::kSingle) {
+      tally.template set<kUnits>(grads, values, by);
+    } else {
+      tally.template set<1>(g.single(), x.single(), by);
+      if constexpr (kUnits > 0) tally.template add<kUnits>(grads, values, by);
+    }
+  });
+  with_gradient<T>(make_gradient<Wide<T>>(dot, scale), [&](const auto& d) {
     if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
     if constexpr (kUnits > 0) {
 #pragma unroll

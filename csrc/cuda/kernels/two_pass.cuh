@@ -11,8 +11,8 @@ namespace l1norm::cuda {
 namespace two_pass_kernel {
 
 // More would spill.
-template <typename T>
-constexpr int kTwoPassThreads = sizeof(T) == 8 ? 768 : kMaxThreads;
+template <typename In, typename T>
+constexpr int kTwoPassThreads = sizeof(T) == 8 || (sizeof(T) == 2 && !std::is_same_v<In, T>) ? 768 : kMaxThreads;
 
 // A row's elements as neighbours in memory: a scalar head up to a line, packs, a scalar tail.
 template <typename In, typename T>
@@ -40,9 +40,15 @@ struct UnitRow {
         packs((length - head) / kPack) {}
 
   __device__ __forceinline__ Sum sum() {
-    Tally<T> tally;
+    Least<T> least;
+    return sum_of<Tally<T>>(least, [&](auto& tally) { add(tally, least); });
+  }
+
+  template <typename Sums>
+  __device__ __forceinline__ void add(Sums& tally, Least<T>& least) {
     each_outside_packs([&](int64_t i) {
       const Pack<T, 1> value{{read<T>(x[i])}};
+      least.note(value);
       tally.template add<1>(&value);
     });
     const int64_t step = static_cast<int64_t>(blockDim.x) * kBatch;
@@ -56,9 +62,10 @@ struct UnitRow {
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
         const OutPack values = cast(held[u]);
+        least.note(values);
         tally.template add<1>(&values);
       }
-      if (held_first >= last) return tally.sum();
+      if (held_first >= last) return;
     }
   }
 
@@ -163,12 +170,14 @@ struct StridedRow {
   __device__ __forceinline__ StridedRow(const In* x_, T* y_, const Walk& walk_) : x(x_), y(y_), walk(walk_) {}
 
   __device__ __forceinline__ Sum sum() const {
-    Tally<T> tally;
-    for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
-      const Pack<T, 1> value{{read<T>(x[walk.at(i).input])}};
-      tally.template add<1>(&value);
-    }
-    return tally.sum();
+    Least<T> least;
+    return sum_of<Tally<T>>(least, [&](auto& tally) {
+      for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
+        const Pack<T, 1> value{{read<T>(x[walk.at(i).input])}};
+        least.note(value);
+        tally.template add<1>(&value);
+      }
+    });
   }
 
   __device__ __forceinline__ void divide(const Quotient<T>& quotient, const Sum& total, const Call& c) const {
@@ -189,7 +198,7 @@ struct Shared {
 };
 
 template <typename In, typename T, bool kUnitStride>
-__global__ void __launch_bounds__(kTwoPassThreads<T>) kernel(const __grid_constant__ Call c) {
+__global__ void __launch_bounds__(kTwoPassThreads<In, T>, 1) kernel(const __grid_constant__ Call c) {
   __shared__ Shared<T> shared;
   const Geometry& g = c.geometry;
   for (int64_t r = blockIdx.x; r < g.rows.count; r += gridDim.x) {
@@ -215,13 +224,13 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) kernel(const __grid_consta
 template <typename In, typename T>
 cudaError_t launch(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) {
   const auto function = c.geometry.unit_stride() ? kernel<In, T, true> : kernel<In, T, false>;
-  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<T>), 0, stream>>>(c);
+  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<In, T>), 0, stream>>>(c);
   return cudaGetLastError();
 }
 
 // The gradient of rows that lie anyhow.
 template <typename T, bool kUnitStride>
-__global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __grid_constant__ Call c) {
+__global__ void __launch_bounds__(kTwoPassThreads<T, T>) backward_kernel(const __grid_constant__ Call c) {
   __shared__ BlockSumStorage sums;
   __shared__ Gradient shared;
   const Walk& walk = c.geometry.row;
@@ -239,7 +248,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __gr
     T* y = static_cast<T*>(c.output) + o.output;
     const GradientScale scale = RowDivisor<T>(c, o.denominator).scale(c);
     const double by = dot_scale<Wide<T>>(scale.m, c.count);
-    DotTally<T> tally;
+    typename DotTally<T>::Careful tally;
 #pragma unroll 2
     for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
       const Offsets p = at(i);
@@ -265,7 +274,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T>) backward_kernel(const __gr
 template <typename T>
 cudaError_t launch_backward(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) {
   const auto function = c.geometry.unit_stride() ? backward_kernel<T, true> : backward_kernel<T, false>;
-  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<T>), 0, stream>>>(c);
+  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<T, T>), 0, stream>>>(c);
   return cudaGetLastError();
 }
 

@@ -35,9 +35,10 @@ __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackwa
     row.finish(warp_sum<kLanes>(row.sum(c)), scale);
   } else {
     const Row row(c, o, 0, length, kPackBytes, lane, kLanes, lane, lane);
-    const Sum total = warp_sum<kLanes>(row.sum(c));
+    Least<T> least;
+    const Sum total = warp_sum<kLanes>(sum_of<Tally<T>>(least, [&](auto& tally) { row.add(tally, least); }));
     if (c.denominator != nullptr && exists && lane == 0) write_denominator<T>(c, o.denominator, total);
-    row.finish(total, c);
+    row.finish(total, c, least);
   }
 }
 

@@ -1,0 +1,59 @@
+// The least magnitude among elements, but for zeros: what tells whether sums of them, and remainders, lose anything.
+#pragma once
+
+#include "pack.cuh"
+
+namespace l1norm::cuda {
+
+// Of types that need none: sums of float16 are exact, and of doubles each is a term of its own.
+template <typename T>
+struct Least {
+  template <int N>
+  __device__ __forceinline__ void note(const Pack<T, N>&) {}
+};
+
+template <>
+struct Least<float> {
+  uint32_t bits = ~0u;  // twice its own, less one: zeros rank above everything
+
+  template <int N>
+  __device__ __forceinline__ void note(const Pack<float, N>& x) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) bits = min(bits, 2u * __float_as_uint(x.units[k]) - 1u);
+  }
+
+  // The upper word of a double: sums below it are exact in double, as all elements are multiples of the least one's
+  // last place, 2^-23 of its power of two. Without a least one it is far above 0.
+  __device__ __forceinline__ uint32_t exact_below() const {
+    return (((bits / 2u + (bits & 1u)) >> 23) + (1023u - 127u + 53u - 23u)) << 20;
+  }
+};
+
+template <>
+struct Least<__nv_bfloat16> {
+  uint32_t bits = ~0u;  // of the upper elements of pairs in the upper half, of the lower ones in the lower
+
+  template <int N>
+  __device__ __forceinline__ void note(const Pack<__nv_bfloat16, N>& x) {
+#pragma unroll
+    for (int u = 0; u < Pack<__nv_bfloat16, N>::kUnits; ++u) {
+      uint32_t both = 0;
+      memcpy(&both, &x.units[u], sizeof x.units[u]);
+      // The lower half may borrow of the upper one, which is even.
+      bits = __vminu2(bits, 2u * (both & 0x7fff7fffu) - 0x00010001u);
+    }
+  }
+
+  // As above, of magnitudes whose exponents are taken for a double's; at most what an infinity reads as.
+  __device__ __forceinline__ uint32_t exact_below() const {
+    return min(((min(bits >> 16, bits & 0xffffu) + 1u) / 2u >> 7) + (53u - 7u), 255u) << 20;
+  }
+};
+
+template <int kPacks, typename T, int N>
+__device__ __forceinline__ void note_each(Least<T>& least, const Pack<T, N>* packs) {
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u) least.note(packs[u]);
+}
+
+}  // namespace l1norm::cuda
