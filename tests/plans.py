@@ -89,8 +89,7 @@ def check_warp(plan: dict, length: int, size: int, device: dict) -> None:
 def check_resident(plan: dict, length: int, size: int, device: dict) -> None:
     threads, packs, shared, cluster = (plan[k] for k in ("threads", "packs", "shared_packs", "cluster"))
     assert (packs, cluster, shared > 0) in (
-        ({(8, 1, False)} if size == 2 else set())
-        | {(16, c, False) for c in (1, 2, 4, 8)}
+        {(packs, c, False) for packs in (8, 16) for c in (1, 2, 4, 8)}
         | {(20, c, True) for c in (1, 2, 3, 4, 8)}
     )  # fmt: skip
     assert threads * (packs + shared) * cluster >= length * size // 16

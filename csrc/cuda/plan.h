@@ -256,18 +256,20 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   };
   const auto fits = [&] { return shape.rows * plan.cluster <= INT32_MAX; };
   if (is_few(shape, device)) {
-    // How long a row takes is what counts. A block of four warps has enough to hold in 16 packs a thread before a
-    // second one repays the cluster's barriers (16 x 16384 float32: 4.7 us in two blocks of 128, 5.3 in two of 256, 4.9
-    // in one); alone it has more threads of fewer packs (1 x 4096: 2.4 us in 256, 2.9 in 64). Half types have twice the
-    // elements.
-    const int64_t a_block = shape.is_half() ? 1024 : 2048;
+    // How long a row takes is what counts: 8 packs a thread, or 4 in one block of 128 to 256, and a cluster's barriers
+    // are repaid by a block's 2048 packs (16 x 16384 float32: 4.0 us in four blocks of 128, 4.3 in two of 256, 4.8 with
+    // 16 packs in two of 128; 8 x 65536 bfloat16: 3.7 us in eight of 128, 5.0 with 16 packs). Blocks of more than that
+    // are faster with 16 (32 x 65536 float32: 7.9 us in four of 256, 10.2 in four of 512 with 8).
     int spread = 1;
-    while (spread < device.max_cluster && shape.rows * spread * 2 <= device.multiprocessors &&
-           packs > spread * a_block) {
+    while (packs > 2048 && spread < device.max_cluster && shape.rows * spread * 2 <= device.multiprocessors &&
+           packs > spread * 1024) {
       spread *= 2;
     }
-    const int64_t least = std::clamp<int64_t>(ceil_div(packs * 8, a_block), 4, 8) * 32;
-    if (in_registers(16, spread, spread == 1 ? least : 32)) return fits();
+    const int64_t a_block = ceil_div(packs, spread);
+    const int64_t least = spread == 1 ? std::clamp<int64_t>(ceil_div(packs, 4 * 32) * 32, 128, 256) : 32;
+    if (a_block <= 2048 ? in_registers(8, spread, least) : in_registers(16, spread)) {
+      return fits();
+    }
   }
   // Elements of the half types take the longest: 8 packs a thread while that leaves room for several blocks.
   if (shape.is_half() && packs <= 1536) {

@@ -108,7 +108,7 @@ cudaError_t resident(const Call& call, const ResidentPlan& plan, cudaStream_t st
   };
   constexpr std::false_type kForward, kNone;
   constexpr std::true_type kBackward, kShared;
-  if constexpr (sizeof(T) == 2) one(kForward, Int<8>{}, kNone, std::false_type{});
+  each(kForward, Int<8>{}, kNone);
   each(kForward, Int<16>{}, kNone);
   each(kForward, Int<kPacksBesideShared>{}, kShared);
   one(kBackward, Int<kFewPairPacks>{}, kNone, std::false_type{});
