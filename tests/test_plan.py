@@ -129,6 +129,14 @@ CLUSTERS = [*LONG, "13825 packs: resident 16 x 2", "16385 packs: resident 384 20
             "19969 packs: resident 384 20+ x 2", "39937 packs: resident 384 20+ x 3",
             "59905 packs: resident 384 20+ x 4", "79873 packs: resident 384 20+ x 8",
             "159745 packs: relay"]  # fmt: skip
+HALF_CLUSTERS = [at for at in CLUSTERS if at.split()[0] not in ("13825", "16385")]
+FLOAT_CLUSTERS = [
+    line
+    for at in CLUSTERS
+    for line in (
+        ["13825 packs: resident 192 20+ x 2", "15617 packs: resident 16 x 2"] if at.startswith("13825 ") else [at]
+    )
+]
 SMALL_CLUSTERS = [*LONG, "13441 packs: resident 384 20+ x 2", "13825 packs: resident 16 x 2",
                   "16385 packs: resident 384 20+ x 2", "26881 packs: resident 384 20+ x 3",
                   "40321 packs: resident 384 20+ x 4", "53761 packs: resident 384 20+ x 8",
@@ -141,8 +149,8 @@ def roomy(first_without: int) -> list[str]:
 
 
 MANY = {
-    ("H200", torch.float16): SHORT[2] + CLUSTERS,
-    ("H200", torch.float32): roomy(404) + CLUSTERS,
+    ("H200", torch.float16): SHORT[2] + HALF_CLUSTERS,
+    ("H200", torch.float32): roomy(404) + FLOAT_CLUSTERS,
     ("H200", torch.float64): SHORT[8] + CLUSTERS,
     ("RTX 5090", torch.float32): SHORT[4] + SMALL_CLUSTERS,
     ("A100", torch.float32): [*roomy(328), *LONG, "17665 packs: relay"],
@@ -222,9 +230,12 @@ def test_few_rows_of_middle_length_get_clusters(name):
     for rows, cluster in ((1, 8), (multiprocessors // 8, 8), (multiprocessors // 4, 4), (multiprocessors // 2, 2)):
         assert make_plan(name, rows, 60_000)["cluster"] == cluster
     assert make_plan(name, multiprocessors // 2 + 1, 32_000)["cluster"] == 1
-    # Four warps a block are the least that is shared.
-    short = make_plan(name, 1, 2049 * 4)
-    assert (short["threads"], short["cluster"]) == (96, 2)
+    # 2048 packs are one block's, and blocks of a cluster have 8 a thread.
+    assert make_plan(name, 1, 2048 * 4)["cluster"] == 1
+    for length, threads, cluster in ((2049, 96, 4), (4096, 128, 4), (4097, 96, 8), (16_384, 256, 8)):
+        plan = make_plan(name, 1, length * 4)
+        assert (plan["threads"], plan["packs"], plan["cluster"]) == (threads, 8, cluster)
+    assert make_plan(name, 1, 16_385 * 4)["packs"] == 16
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -234,11 +245,10 @@ def test_a_block_of_a_few_short_rows_has_warps_enough(name):
         assert make_plan(name, rows, 512)["kernel"] == "warp"
         for dtype in DTYPES:
             a_pack = 16 // dtype.itemsize
-            for packs, threads in ((2049 // a_pack, 128), (1024, 128), (2048, 256)):
-                if dtype.itemsize == 2 and packs > 512:
-                    continue
+            for packs, threads in ((2049 // a_pack, None), (512, 128), (1000, 256), (1024, 256), (2048, 256)):
                 plan = make_plan(name, rows, packs * a_pack, dtype)
-                assert (plan["kernel"], plan["threads"], plan["cluster"]) == ("resident", threads, 1)
+                assert (plan["kernel"], plan["packs"], plan["cluster"]) == ("resident", 8, 1)
+                assert plan["threads"] == (threads or max(packs // 4, 128))
     many = [make_plan(name, 1 << 20, length)["threads"] for length in (4096, 8191, 8192, 14_336, 14_340, 16_384)]
     assert many == [96, 160, 160, 256, 256, 256]
 
