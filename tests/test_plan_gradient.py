@@ -59,6 +59,14 @@ def test_the_gradients_plan_for_the_headline():
     assert make_plan("A100", 32_768, 65_535, backward=True)["kernel"] == "relay"
 
 
+def test_gradients_that_leave_a_cluster_half_empty_go_through_the_cache():
+    for dtype, relayed, held in ((torch.float32, 200_003, (170_001, 215_001)),
+                                 (torch.bfloat16, 400_003, (330_001, 500_001))):  # fmt: skip
+        assert make_plan("H200", 5000, relayed, dtype, backward=True)["kernel"] == "relay"
+        for length in held:
+            assert make_plan("H200", 5000, length, dtype, backward=True)["kernel"] == "resident"
+
+
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
 def test_the_gradient_of_few_rows_is_spread(name):
     multiprocessors = GPUS[name]["multiprocessors"]
