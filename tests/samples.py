@@ -61,7 +61,8 @@ def decided_by_one(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
     """Rows whose first quotient is a tie but for one tiny element, in the place of the row's number and two.
 
     A row's two large elements add up to a power of two, `a` and the length are such that a / mean has one bit more
-    than the dtype, and to even would be up. The sum is a little more, so the quotient is rounded down.
+    than the dtype, and to even would be up. The sum is a little more, so the quotient is rounded down. The tiny element
+    is in every other row little less than what a double beside `a` still holds.
     """
     bits = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}[dtype]
     odd = length // (length & -length)
@@ -70,7 +71,8 @@ def decided_by_one(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
     assert a * odd < 1 << (bits + 1)
     x = torch.zeros(rows, length, dtype=torch.float64)
     x[:, 0], x[:, 1] = a, a - (1 << bits)
-    x[torch.arange(rows), torch.arange(rows) + 2] = 2.0**-24 if dtype is torch.float16 else 2.0**-60
+    lost = torch.where(torch.arange(rows) % 2 == 0, 2.0 ** (bits - 57), 2.0**-60).to(torch.float64)
+    x[torch.arange(rows), torch.arange(rows) + 2] = lost.clamp(min=2.0**-24) if dtype is torch.float16 else lost
     return x.to(dtype)
 
 
