@@ -59,37 +59,74 @@ class CarefulTally {
   Sum total_;
 };
 
+// A half type's magnitude as a double, times a power of two: its exponent and fraction, from the bit kShift of the
+// upper word on, where a double keeps its own; subnormals too. Two integer instructions where a conversion takes eight
+// times as long. An infinity or NaN reads as a number there.
+template <int kShift, int kExponent>
+struct Placed {
+  template <typename T, int N>
+  static __device__ __forceinline__ double at(const Pack<T, N>* packs, int k) {
+    if constexpr (N == 1) {
+      unsigned short bits;
+      memcpy(&bits, &packs[k], sizeof bits);
+      return of_upper(static_cast<uint32_t>(bits) << kShift);
+    } else {
+      const uint32_t both = packs[k / N].units[k % N / 2];
+      return of_upper(k % 2 == 0 ? both << kShift : both >> (16 - kShift));
+    }
+  }
+
+  static __device__ __forceinline__ double of_upper(uint32_t word) {
+    return __hiloint2double(static_cast<int>(word & (0x7fffu << kShift)), 0);
+  }
+
+  static __device__ __forceinline__ Sum unscaled(const Sum& sum) {
+    const double scale = __hiloint2double((1023 + kExponent) << 20, 0);
+    return {sum.hi * scale, sum.lo * scale};
+  }
+};
+
+// A float's, converted.
+struct Converted {
+  template <int N>
+  static __device__ __forceinline__ double at(const Pack<float, N>* packs, int k) {
+    return static_cast<double>(fabsf(packs[k / N][k % N]));
+  }
+
+  static __device__ __forceinline__ Sum unscaled(const Sum& sum) { return sum; }
+};
+
 // Sums the elements of packs that add() is given; set() takes them as the first ones. Up to 16 elements enter as one
 // term: they are first added to each other in double, as a tree. That loses nothing unless their magnitudes lie far
-// apart: is_exact() tells, of the least of them.
+// apart: is_exact() tells, of the least of them. No finite bfloat16 reaches what an infinity reads as; sums that do are
+// left to CarefulTally.
 template <typename T>
-class Tally;
-
-template <>
-class Tally<float> {
+class Tally {
  public:
-  using Careful = CarefulTally<float>;
+  using Careful = CarefulTally<T>;
 
   template <int kPacks, int N>
-  __device__ __forceinline__ void add(const Pack<float, N>* packs) {
+  __device__ __forceinline__ void add(const Pack<T, N>* packs) {
     accumulate(total_, magnitudes<kPacks>(packs));
   }
 
   template <int kPacks, int N>
-  __device__ __forceinline__ void set(const Pack<float, N>* packs) {
+  __device__ __forceinline__ void set(const Pack<T, N>* packs) {
     total_ = {magnitudes<kPacks>(packs), 0.0};
   }
 
-  __device__ __forceinline__ bool is_exact(const Least<float>& least) const { return most_ < least.exact_below(); }
-  __device__ __forceinline__ Sum sum() const { return total_; }
+  __device__ __forceinline__ bool is_exact(const Least<T>& least) const { return most_ < least.exact_below(); }
+  __device__ __forceinline__ Sum sum() const { return Magnitude::unscaled(total_); }
 
  private:
+  using Magnitude = std::conditional_t<std::is_same_v<T, float>, Converted, Placed<13, 1023 - 127>>;
+
   Sum total_;
   uint32_t most_ = 0;  // the upper word of the largest term
 
   template <int kPacks, int N>
-  __device__ __forceinline__ double magnitudes(const Pack<float, N>* packs) {
-    const double term = add_tree<kPacks * N>([&](int k) { return static_cast<double>(fabsf(packs[k / N][k % N])); });
+  __device__ __forceinline__ double magnitudes(const Pack<T, N>* packs) {
+    const double term = add_tree<kPacks * N>([&](int k) { return Magnitude::at(packs, k); });
     most_ = max(most_, static_cast<uint32_t>(__double2hiint(term)));
     return term;
   }
@@ -118,33 +155,6 @@ class Tally<double> {
 
  private:
   Sum total_;
-};
-
-// A half type's magnitude as a double, times a power of two: its exponent and fraction, from the bit kShift of the
-// upper word on, where a double keeps its own; subnormals too. Two integer instructions where a conversion takes eight
-// times as long. An infinity or NaN reads as a number there.
-template <int kShift, int kExponent>
-struct Placed {
-  template <typename T, int N>
-  static __device__ __forceinline__ double at(const Pack<T, N>* packs, int k) {
-    if constexpr (N == 1) {
-      unsigned short bits;
-      memcpy(&bits, &packs[k], sizeof bits);
-      return of_upper(static_cast<uint32_t>(bits) << kShift);
-    } else {
-      const uint32_t both = packs[k / N].units[k % N / 2];
-      return of_upper(k % 2 == 0 ? both << kShift : both >> (16 - kShift));
-    }
-  }
-
-  static __device__ __forceinline__ double of_upper(uint32_t word) {
-    return __hiloint2double(static_cast<int>(word & (0x7fffu << kShift)), 0);
-  }
-
-  static __device__ __forceinline__ Sum unscaled(const Sum& sum) {
-    const double scale = __hiloint2double((1023 + kExponent) << 20, 0);
-    return {sum.hi * scale, sum.lo * scale};
-  }
 };
 
 // Sums of 16 lose nothing. They may pass what an infinity reads as, so that the largest magnitude is kept to tell.
@@ -200,41 +210,6 @@ class Tally<__half> {
     __half2 pair;
     memcpy(&pair, &both, sizeof pair);
     largest_ = __hmax2_nan(largest_, __habs2(pair));
-  }
-};
-
-// No finite magnitude reaches what an infinity reads as; sums that do are left to CarefulTally.
-template <>
-class Tally<__nv_bfloat16> {
- public:
-  using Careful = CarefulTally<__nv_bfloat16>;
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ void add(const Pack<__nv_bfloat16, N>* packs) {
-    accumulate(total_, magnitudes<kPacks>(packs));
-  }
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ void set(const Pack<__nv_bfloat16, N>* packs) {
-    total_ = {magnitudes<kPacks>(packs), 0.0};
-  }
-
-  __device__ __forceinline__ bool is_exact(const Least<__nv_bfloat16>& least) const {
-    return most_ < least.exact_below();
-  }
-  __device__ __forceinline__ Sum sum() const { return BFloat16Placed::unscaled(total_); }
-
- private:
-  using BFloat16Placed = Placed<13, 1023 - 127>;
-
-  Sum total_;
-  uint32_t most_ = 0;  // the upper word of the largest term
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ double magnitudes(const Pack<__nv_bfloat16, N>* packs) {
-    const double term = add_tree<kPacks * N>([&](int k) { return BFloat16Placed::at(packs, k); });
-    most_ = max(most_, static_cast<uint32_t>(__double2hiint(term)));
-    return term;
   }
 };
 
