@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
     double2* const sums = reinterpret_cast<double2*>(shared);
     uint4* const places = shared + cluster_sums(cluster.size, static_cast<int>(blockDim.x));
     const Geometry& g = c.geometry;
+    // Not %clusterid, which is the same quotient in float arithmetic.
     const Offsets o = g.rows.at(kMany ? blockIdx.x / cluster.size : blockIdx.x);
 
     // The head belongs to the first block, the tail to the last: an element a thread, so that a block of one warp takes
