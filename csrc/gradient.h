@@ -41,12 +41,12 @@ struct GradientScale {
   bool lone;
 };
 
-// For a row of Value; h is the gradient of its divisor, or 0.
+// For a row of Value; inverse is 1 / m; h is the gradient of its divisor, or 0.
 template <typename Value>
-L1NORM_HD GradientScale make_gradient_scale(double m, Count count, double eps, double h) {
+L1NORM_HD GradientScale make_gradient_scale(double m, double inverse, Count count, double eps, double h) {
   GradientScale s;
   s.m = m;
-  s.inverse = 1.0 / m;
+  s.inverse = inverse;
   s.inverse_low = finite_or_zero(fma(-s.inverse, m, 1.0) * s.inverse);
   const double scaled = m * dot_scale<Value>(m, count);
   s.total = scaled * count.value;
@@ -61,23 +61,25 @@ L1NORM_HD GradientScale make_gradient_scale(double m, Count count, double eps, d
   return s;
 }
 
-// dot is sum(g * x) * dot_scale() over a row of Value.
+// dot is sum(g * x) * dot_scale() over a row of Value. Of floats without a branch: a GPU works at two rows at a time.
 template <typename Value>
 L1NORM_HD Gradient make_gradient(Sum dot, const GradientScale& s) {
+  constexpr bool kDoubles = sizeof(Value) == sizeof(double);
   Gradient d{s.inverse, s.inverse_low, 0.0, 0.0, s.m, s.lone};
-  if (s.clamped) return d;
+  if (kDoubles && s.clamped) return d;
   // mean + mean_low = sum(g * y) / n. In a row of one element that is exactly g or -g, so that through cancels g / m.
   const double plain = dot.hi * s.reciprocal;
   const double left = fma(-plain, s.total_low, fma(-plain, s.total, dot.hi)) + dot.lo;
   // Of doubles the low part counts: it must be 0 there.
-  const double rest = finite_or_zero(sizeof(Value) < sizeof(double) ? left * s.reciprocal : left / s.total);
+  const double rest = finite_or_zero(kDoubles ? left / s.total : left * s.reciprocal);
   const double mean = plain + rest, mean_low = finite_or_zero(rest - (mean - plain));
   // The inverse of a float is a finite double.
-  const double by_mean = sizeof(Value) < sizeof(double) || is_finite(s.inverse) ? mean * s.inverse : mean / s.m;
+  const double by_mean = !kDoubles || is_finite(s.inverse) ? mean * s.inverse : mean / s.m;
   const double by_mean_low = fma(mean, s.inverse_low, fma(mean, s.inverse, -by_mean)) + mean_low * s.inverse;
   double error;
   d.through = two_sum(by_mean, -s.part, error);
   d.through_low = finite_or_zero(by_mean_low + (error - s.part_low));
+  if (!kDoubles && s.clamped) d.through = d.through_low = 0.0;
   return d;
 }
 

@@ -113,7 +113,7 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
     if constexpr (kOfDoubles<Type>) {
       for (int64_t k = i; k < i + kLanes; ++k) {
         const Gradient d =
-            make_gradient<double>({dots.hi[k], dots.lo[k]}, make_gradient_scale<double>(ms[k], count, eps, hs[k]));
+            make_gradient<double>({dots.hi[k], dots.lo[k]}, make_gradient_scale<double>(ms[k], 1.0 / ms[k], count, eps, hs[k]));
         to.inverse[k] = d.inverse;
         to.inverse_low[k] = d.inverse_low;
         to.through[k] = d.through;

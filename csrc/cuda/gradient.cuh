@@ -242,7 +242,17 @@ struct RowDivisor {
         h(c.grad_denominator == nullptr ? Wide<T>{} : static_cast<const Wide<T>*>(c.grad_denominator)[denominator]) {}
 
   __device__ __forceinline__ GradientScale scale(const Call& c) const {
-    return make_gradient_scale<Wide<T>>(static_cast<double>(forgotten(m)), c.count, c.eps, static_cast<double>(h));
+    const double divisor = static_cast<double>(forgotten(m));
+    return make_gradient_scale<Wide<T>>(divisor, 1.0 / divisor, c.count, c.eps, static_cast<double>(h));
+  }
+
+  // As scale(), of floats without a branch, as their inverses are normal. Not to be called under one either: ptxas
+  // waits for every load before it.
+  __device__ __forceinline__ GradientScale scale_at_once(const Call& c) const {
+    if constexpr (sizeof(T) == 8) return scale(c);
+    const double divisor = static_cast<double>(forgotten(m)), inverse = approximate_reciprocal(divisor);
+    return make_gradient_scale<Wide<T>>(divisor, is_finite(inverse) ? inverse : rough_reciprocal(divisor), c.count,
+                                        c.eps, static_cast<double>(h));
   }
 };
 

@@ -22,10 +22,16 @@ __device__ __forceinline__ float approximate_reciprocal(float x) {
   return y;
 }
 
-// Within 2^-52 of it: the approximation has 20 bits, which each Newton step doubles.
-__device__ __forceinline__ double approximate_reciprocal(double x) {
+// 20 bits of 1 / x; of zeros and infinities all.
+__device__ __forceinline__ double rough_reciprocal(double x) {
   double y;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
+}
+
+// Within 2^-52 of 1 / x: each Newton step doubles the bits.
+__device__ __forceinline__ double approximate_reciprocal(double x) {
+  double y = rough_reciprocal(x);
   y = fma(fma(-x, y, 1.0), y, y);
   return fma(fma(-x, y, 1.0), y, y);
 }

@@ -232,34 +232,57 @@ __device__ __forceinline__ void differentiate(const Row& x, const Row& g, const 
   });
 }
 
-// Of a length that is known: in registers.
-template <typename T, int kLength, typename Row>
-__device__ __forceinline__ void differentiate_short(const Row& x, const Row& g, const Call& c,
-                                                    const RowDivisor<T>& divisor) {
+// Of a length that is known: in registers, several rows at a time.
+template <typename T, int kLength, typename Row, int kRows>
+__device__ __forceinline__ void differentiate_short(const Row (&x)[kRows], const Row (&g)[kRows], const Call& c,
+                                                    const RowDivisor<T> (&divisors)[kRows]) {
   constexpr int kUnits = kLength / Row::kUnit;
-  const GradientScale scale = divisor.scale(c);
-  const double by = dot_scale<Wide<T>>(scale.m, c.count);
-  typename Row::RowUnit values[kUnits > 0 ? kUnits : 1], grads[kUnits > 0 ? kUnits : 1];
-  if constexpr (kUnits > 0) {
-    Batch<Row>::load(x, 0, values);
-    Batch<Row>::load(g, 0, grads);
-  }
-  const Sum dot = sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
-    if constexpr (!Row::kSingle) {
-      tally.template set<kUnits>(grads, values, by);
-    } else {
-      tally.template set<1>(g.single(), x.single(), by);
-      if constexpr (kUnits > 0) tally.template add<kUnits>(grads, values, by);
-    }
-  });
-  with_gradient<T>(make_gradient<Wide<T>>(dot, scale), [&](const auto& d) {
-    if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
-    if constexpr (kUnits > 0) {
+  typename Row::RowUnit values[kRows][kUnits > 0 ? kUnits : 1], grads[kRows][kUnits > 0 ? kUnits : 1];
+  Pack<T, 1> value[kRows], grad[kRows];  // with kSingle
+  GradientScale scales[kRows];
+  double by[kRows];
 #pragma unroll
-      for (int j = 0; j < kUnits; ++j) g.store(j, input_gradients(grads[j], values[j], d));
+  for (int i = 0; i < kRows; ++i) {
+    scales[i] = divisors[i].scale_at_once(c);
+    by[i] = dot_scale<Wide<T>>(scales[i].m, c.count);
+    if constexpr (Row::kSingle) {
+      value[i] = *x[i].single();
+      grad[i] = *g[i].single();
     }
-  });
+    if constexpr (kUnits > 0) {
+      Batch<Row>::load(x[i], 0, values[i]);
+      Batch<Row>::load(g[i], 0, grads[i]);
+    }
+  }
+  Gradient gradients[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const Sum dot = sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
+      if constexpr (!Row::kSingle) {
+        tally.template set<kUnits>(grads[i], values[i], by[i]);
+      } else {
+        tally.template set<1>(&grad[i], &value[i], by[i]);
+        if constexpr (kUnits > 0) tally.template add<kUnits>(grads[i], values[i], by[i]);
+      }
+    });
+    gradients[i] = make_gradient<Wide<T>>(dot, scales[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    with_gradient<T>(gradients[i], [&](const auto& d) {
+      if constexpr (Row::kSingle) *g[i].single() = input_gradients(grad[i], value[i], d);
+      if constexpr (kUnits > 0) {
+#pragma unroll
+        for (int j = 0; j < kUnits; ++j) g[i].store(j, input_gradients(grads[i][j], values[i][j], d));
+      }
+    });
+  }
 }
+
+// Whether a thread takes two rows at a time, as the arithmetic of one waits for itself (3 float32: 0.86 and 0.76).
+// Those of doubles take too many registers.
+template <typename T, int kLength>
+constexpr bool kTwoAtATime = kLength > 0 && sizeof(T) < 8;
 
 // Blocks on a multiprocessor that registers are shared between.
 template <typename T, bool kBackward>
@@ -288,21 +311,37 @@ __global__ void __launch_bounds__(kTileKernelThreads, kTileBlocks<T, kBackward>)
     const WarpCopy copy_x(&barriers[kOperands * warp + 1]);
     const int whole = copy.load(tile, static_cast<const T*>(c.grad) + first * length, bytes);
     const int whole_x = copy_x.load(tile_x, x, bytes);
-    // Divisors are a row ahead, so that no thread waits for its own.
+    // Divisors are a step ahead, so that no thread waits for its own.
     const auto divisor_of = [&](int r) {
       return RowDivisor<T>(c, c.geometry.rows.at(first + min(r, rows - 1)).denominator);
     };
+    const auto row_of = [&](unsigned char* from, int r) { return Row(from, r, length, lane); };
     RowDivisor<T> divisor = divisor_of(lane);
-    copy.wait(whole);
-    copy_x.wait(whole_x);
-    for (int r = lane; r < rows; r += 32) {
-      const RowDivisor<T> mine = divisor;
+    int r = lane;
+    if constexpr (kTwoAtATime<T, kLength>) {
+      RowDivisor<T> second = divisor_of(lane + 32);
+      copy.wait(whole);
+      copy_x.wait(whole_x);
+      for (; r + 32 < rows; r += 64) {
+        const Row rows_x[] = {row_of(tile_x, r), row_of(tile_x, r + 32)};
+        const Row rows_g[] = {row_of(tile, r), row_of(tile, r + 32)};
+        const RowDivisor<T> divisors[] = {divisor, second};
+        divisor = divisor_of(r + 64);
+        second = divisor_of(r + 96);
+        differentiate_short<T, kLength>(rows_x, rows_g, c, divisors);
+      }
+    } else {
+      copy.wait(whole);
+      copy_x.wait(whole_x);
+    }
+    for (; r < rows; r += 32) {
+      const Row rows_x[] = {row_of(tile_x, r)}, rows_g[] = {row_of(tile, r)};
+      const RowDivisor<T> divisors[] = {divisor};
       divisor = divisor_of(r + 32);
-      const Row row_x(tile_x, r, length, lane), row_g(tile, r, length, lane);
       if constexpr (kLength > 0) {
-        differentiate_short<T, kLength>(row_x, row_g, c, mine);
+        differentiate_short<T, kLength>(rows_x, rows_g, c, divisors);
       } else {
-        differentiate<T>(row_x, row_g, c, mine);
+        differentiate<T>(rows_x[0], rows_g[0], c, divisors[0]);
       }
     }
   } else {
