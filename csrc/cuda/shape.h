@@ -1,0 +1,33 @@
+// What a geometry is to the plan.
+#pragma once
+
+#include <cstdint>
+
+#include "../dtype.h"
+#include "device.h"
+#include "plan_strided.h"
+
+namespace l1norm::cuda {
+
+struct Shape {
+  int64_t rows;
+  int64_t length;
+  DType dtype;   // of the input
+  bool held;     // may be kept as it is read: elements of a row are neighbours in memory, and no cast
+  bool dense;    // rows follow each other without a gap
+  bool aligned;  // packs of the input, of the output and of its gradient start at the same elements
+  bool backward = false;
+  LatticeShape lattice{};  // without a cast
+
+  // Rows that only kernels take which go from element to element.
+  bool is_loose() const { return !held || (backward && !aligned); }
+  int64_t row_bytes() const { return length * element_size(dtype); }
+  // The most whole packs that a row can have, wherever it starts.
+  int64_t packs() const { return row_bytes() / kPackBytes; }
+  bool is_half() const { return element_size(dtype) == 2; }
+};
+
+// Rows so few that each can have a multiprocessor or more.
+inline bool is_few(const Shape& shape, const Device& device) { return shape.rows <= device.multiprocessors; }
+
+}  // namespace l1norm::cuda
