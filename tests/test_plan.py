@@ -126,9 +126,8 @@ SHORT = {
 }  # fmt: skip
 LONG = ["4097 packs: resident 192 20+ x 1", "5633 packs: resident 16 x 1", "8193 packs: resident 384 20+ x 1"]
 CLUSTERS = [*LONG, "13825 packs: resident 16 x 2", "16385 packs: resident 384 20+ x 1",
-            "19969 packs: resident 384 20+ x 2", "39937 packs: resident 384 20+ x 3",
-            "59905 packs: resident 384 20+ x 4", "79873 packs: resident 384 20+ x 8",
-            "159745 packs: relay"]  # fmt: skip
+            "19969 packs: resident 384 20+ x 2", "39937 packs: resident 384 20+ x 4",
+            "79873 packs: resident 384 20+ x 8", "159745 packs: relay"]  # fmt: skip
 HALF_CLUSTERS = [at for at in CLUSTERS if at.split()[0] not in ("13825", "16385")]
 FLOAT_CLUSTERS = [
     line
@@ -138,9 +137,8 @@ FLOAT_CLUSTERS = [
     )
 ]
 SMALL_CLUSTERS = [*LONG, "13441 packs: resident 384 20+ x 2", "13825 packs: resident 16 x 2",
-                  "16385 packs: resident 384 20+ x 2", "26881 packs: resident 384 20+ x 3",
-                  "40321 packs: resident 384 20+ x 4", "53761 packs: resident 384 20+ x 8",
-                  "107521 packs: relay"]  # fmt: skip
+                  "16385 packs: resident 384 20+ x 2", "26881 packs: resident 384 20+ x 4",
+                  "53761 packs: resident 384 20+ x 8", "107521 packs: relay"]  # fmt: skip
 
 
 # Where two blocks with 64 rows a warp have room in shared memory.

@@ -216,9 +216,10 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   if (!two_shared && in_registers(16, 1, least)) return fits();
   if (!shape.aligned) return false;  // the kernels below store whole packs only
   // Registers and shared memory together, the smallest cluster that holds the row: a row's blocks wait for each other,
-  // which costs the less the more they hold (131071 float32: 0.95 in a cluster of 2, 0.89 in registers alone of 4).
+  // which costs the less the more they hold (131071 float32: 0.95 in a cluster of 2, 0.89 in registers alone of 4). Of
+  // three they leave every ninth multiprocessor without work (200003 float32: 0.91, and 0.95 in four).
   const int most = 32 * resident_threads(kPacksBesideShared) * kPackBytes;
-  for (int cluster : {1, 2, 3, 4, 8}) {
+  for (int cluster : {1, 2, 4, 8}) {
     if (cluster > device.max_cluster) return false;
     const int64_t a_block = ceil_div(packs, cluster);
     // Nearly all registers and no shared memory: two whole blocks of 8192 packs are better than one with much shared
