@@ -2,6 +2,8 @@
 // templates over it.
 #pragma once
 
+#include <algorithm>
+
 #include "../call.h"
 #include "../gradient.h"
 #include "kernels.h"
@@ -32,7 +34,7 @@ struct Forward {
   }
 
   template <typename Value, typename Spread>
-  static void open(const Call&, const int64_t*, int64_t, const Numbers&, const Spread&) {}
+  static void open(const Call&, const int64_t*, int64_t, bool, const Numbers&, const Spread&) {}
 
   static void sum(const LineKernels& kernels, const LinesOf& from, const Extent& extent, const Numbers&, Sums sums) {
     kernels.sum(from.input, extent, sums);
@@ -48,9 +50,9 @@ struct Forward {
                                  const Numbers& a) {
     if (c.denominator == nullptr) return;
     const Divisors d = divisors(sums, a);
-    for (int64_t i = 0; i < columns; i += part) {
+    for (int64_t i = 0, row = 0; i < columns; i += part, ++row) {
       const Divisor m{d.hi[i], d.lo[i], sizeof(Value) == sizeof(double) ? static_cast<int>(d.shift[i]) : 0};
-      static_cast<Value*>(c.denominator)[at[i / part]] = rounded(m, Value{});
+      static_cast<Value*>(c.denominator)[at[row]] = rounded(m, Value{});
     }
   }
 
@@ -68,9 +70,17 @@ struct Forward {
 struct Backward {
   static constexpr bool kGrad = true;
 
+  // Numbers that rows have one each of, at `at`; zeros where there are none.
   template <typename Value>
-  static double number(const void* numbers, int64_t denominator) {
-    return numbers == nullptr ? 0.0 : static_cast<double>(static_cast<const Value*>(numbers)[denominator]);
+  static void read(const void* numbers, const int64_t* at, int64_t rows, bool neighbours, double* to) {
+    const Value* const from = static_cast<const Value*>(numbers);
+    if (from == nullptr) {
+      std::fill_n(to, rows, 0.0);
+    } else if (neighbours) {
+      std::copy_n(from + at[0], rows, to);
+    } else {
+      for (int64_t i = 0; i < rows; ++i) to[i] = from[at[i]];
+    }
   }
 
   // inverse, inverse_low, through, through_low, m, pairs; the divisors' gradients; scales of products.
@@ -78,12 +88,14 @@ struct Backward {
 
   static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4], a[5]}; }
 
+  // neighbours: the rows' denominators are, in that order.
   template <typename Value, typename Spread>
-  static void open(const Call& c, const int64_t* denominators, int64_t rows, const Numbers& a, const Spread& spread) {
-    for (int64_t i = 0; i < rows; ++i) {
-      a[4][i] = number<Value>(c.denominator, denominators[i]);
-      a[6][i] = number<Value>(c.grad_denominator, denominators[i]);
-      if constexpr (sizeof(Value) == sizeof(double)) a[7][i] = dot_scale<Value>(a[4][i], c.count);
+  static void open(const Call& c, const int64_t* denominators, int64_t rows, bool neighbours, const Numbers& a,
+                   const Spread& spread) {
+    read<Value>(c.denominator, denominators, rows, neighbours, a[4]);
+    read<Value>(c.grad_denominator, denominators, rows, neighbours, a[6]);
+    if constexpr (sizeof(Value) == sizeof(double)) {
+      for (int64_t i = 0; i < rows; ++i) a[7][i] = dot_scale<Value>(a[4][i], c.count);
     }
     for (int k : {4, 6}) spread(a[k]);
     if constexpr (sizeof(Value) == sizeof(double)) spread(a[7]);

@@ -189,16 +189,21 @@ class Rows : Tiles<Direction> {
     if (call_.denominator == nullptr) return;
     const int64_t stride = Inner(call_.geometry.rows).stride.denominator;
     Runs runs = this->first_;
+    const int64_t begin = runs.at().denominator;
+    bool neighbours = true;
+    int64_t row = 0;
     for (int64_t k = 0; k < rows_;) {
-      const int64_t n = layout_.part > 1 ? layout_.part : std::min(runs.left(), rows_ - k);
-      for (int64_t i = 0; i < n; i += layout_.part) {
-        denominators_[(k + i) / layout_.part] = runs.at().denominator + i * stride;
-      }
+      const int64_t n = layout_.part > 1 ? layout_.part : std::min(runs.left(), rows_ - k), at = runs.at().denominator;
+      neighbours = neighbours && stride == 1 && at == begin + row;
+      const int64_t count = n / layout_.part;
+      int64_t* const to = denominators_.get() + row;
+      for (int64_t i = 0; i < count; ++i) to[i] = at + i * stride;
+      row += count;
       k += n;
       if (k < rows_) runs.advance(n);
     }
     of_value([&](auto value) {
-      Direction::template open<decltype(value)>(call_, denominators_.get(), rows_ / layout_.part, numbers_,
+      Direction::template open<decltype(value)>(call_, denominators_.get(), row, neighbours, numbers_,
                                                 [&](double* numbers) { spread(numbers); });
     });
   }

@@ -31,12 +31,15 @@ struct RowGradient {
   L1NORM_INLINE Longs pairs(int64_t) const { return have_pairs<Type>(Doubles{} + d.m, Doubles{} + d.through, d.lone); }
 };
 
+template <typename Type>
 struct ColumnGradients {
   Gradients d;
 
   // A row of one element is one without pairs.
   L1NORM_INLINE Gradient at(int64_t i) const {
-    return {d.inverse[i], d.inverse_low[i], d.through[i], d.through_low[i], d.m[i], d.pairs[i] == 0.0};
+    constexpr bool kLow = kOfDoubles<Type>;
+    return {d.inverse[i],     kLow ? d.inverse_low[i] : 0.0, d.through[i], kLow ? d.through_low[i] : 0.0, d.m[i],
+            d.pairs[i] == 0.0};
   }
   L1NORM_INLINE Doubles inverse(int64_t i) const { return load<Doubles>(d.inverse + i); }
   L1NORM_INLINE Doubles inverse_low(int64_t i) const { return load<Doubles>(d.inverse_low + i); }
@@ -106,14 +109,15 @@ struct Differences {
 
 L1NORM_INLINE Doubles finite_or_zero(Doubles x) { return x - x == 0.0 ? x : Doubles{}; }
 
-// make_gradient_scale() and make_gradient() for vectors; of doubles one at a time: theirs need a scale.
+// make_gradient_scale() and make_gradient() for vectors, without the low parts, which only doubles need; of doubles one
+// at a time: theirs need a scale.
 template <typename Type>
 void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Count count, double eps, Gradients to) {
   for (int64_t i = 0; i < n; i += kLanes) {
     if constexpr (kOfDoubles<Type>) {
       for (int64_t k = i; k < i + kLanes; ++k) {
-        const Gradient d =
-            make_gradient<double>({dots.hi[k], dots.lo[k]}, make_gradient_scale<double>(ms[k], 1.0 / ms[k], count, eps, hs[k]));
+        const Gradient d = make_gradient<double>({dots.hi[k], dots.lo[k]},
+                                                 make_gradient_scale<double>(ms[k], 1.0 / ms[k], count, eps, hs[k]));
         to.inverse[k] = d.inverse;
         to.inverse_low[k] = d.inverse_low;
         to.through[k] = d.through;
@@ -124,26 +128,17 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
     } else {
       const Doubles m = load<Doubles>(ms + i), h = load<Doubles>(hs + i), value = Doubles{} + count.value;
       const Doubles inverse = 1.0 / m, total = m * value, total_low = fused(m, value, -total);
-      const Doubles inverse_low = finite_or_zero(fused(-inverse, m, Doubles{} + 1.0) * inverse);
       const Doubles reciprocal = inverse * count.reciprocal;
       Doubles part = h * count.reciprocal;
       part += finite_or_zero(fused(-part, value, h) * count.reciprocal);
-      const Doubles part_low = fused(-part, value, h) * count.reciprocal;
       const Doubles dot = load<Doubles>(dots.hi + i), plain = dot * reciprocal;
       const Doubles left = fused(-plain, total_low, fused(-plain, total, dot)) + load<Doubles>(dots.lo + i);
       const Doubles rest = finite_or_zero(left * reciprocal);
-      const Doubles mean = plain + rest, mean_low = finite_or_zero(rest - (mean - plain));
-      const Doubles by_mean = mean * inverse;
-      const Doubles by_mean_low = fused(mean, inverse_low, fused(mean, inverse, -by_mean)) + mean_low * inverse;
-      const Doubles through = by_mean - part, step = through - by_mean;
-      const Doubles error = (by_mean - (through - step)) - (part + step);
-      const Doubles low = finite_or_zero(by_mean_low + (error - part_low));
+      const Doubles through = (plain + rest) * inverse - part;
       const Longs clamped = eps > 0.0 ? ~(m > static_cast<double>(static_cast<float>(eps))) : Longs{};
       store(to.inverse + i, inverse);
-      store(to.inverse_low + i, inverse_low);
       const Doubles kept = clamped ? Doubles{} : through;
       store(to.through + i, kept);
-      store(to.through_low + i, clamped ? Doubles{} : low);
       store(to.m + i, m);
       store(to.pairs + i, have_pairs<Type>(m, kept, count.lone) ? Doubles{} + 1.0 : Doubles{});
     }

@@ -130,7 +130,7 @@ struct OfRows {
                             bool streaming) {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
     for (int64_t l = 0; l < e.lines; ++l) {
-      const Differences<Type, RowGradient<Type>> differences{{ColumnGradients{d}.at(l)}};
+      const Differences<Type, RowGradient<Type>> differences{{ColumnGradients<Type>{d}.at(l)}};
       run_any_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
     }
   }
@@ -194,8 +194,8 @@ struct OfColumns {
       });
       make_gradients<Type>(s, m + column, h + column, columns, count, eps, d);
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
-        run(Differences<Type, ColumnGradients>{{d.from(at)}}, group<Element>(y, k) + i, y.step, e.lines, n, streaming,
-            group<Element>(g, k).from(i), group<Element>(x, k).from(i));
+        run(Differences<Type, ColumnGradients<Type>>{{d.from(at)}}, group<Element>(y, k) + i, y.step, e.lines, n,
+            streaming, group<Element>(g, k).from(i), group<Element>(x, k).from(i));
       });
     });
   }
@@ -210,8 +210,8 @@ struct OfColumns {
   static void differentiate(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e, const Gradients& d,
                             bool streaming) {
     for (int64_t k = 0; k < e.groups; ++k) {
-      run(Differences<Type, ColumnGradients>{{d.from(k * e.n)}}, group<Element>(y, k), y.step, e.lines, e.n, streaming,
-          group<Element>(g, k), group<Element>(x, k));
+      run(Differences<Type, ColumnGradients<Type>>{{d.from(k * e.n)}}, group<Element>(y, k), y.step, e.lines, e.n,
+          streaming, group<Element>(g, k), group<Element>(x, k));
     }
   }
 
