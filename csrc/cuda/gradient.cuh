@@ -243,16 +243,23 @@ struct RowDivisor {
 
   __device__ __forceinline__ GradientScale scale(const Call& c) const {
     const double divisor = static_cast<double>(forgotten(m));
-    return make_gradient_scale<Wide<T>>(divisor, 1.0 / divisor, c.count, c.eps, static_cast<double>(h));
+    return scale(c, divisor, 1.0 / divisor);
   }
 
   // As scale(), of floats without a branch, as their inverses are normal. Not to be called under one either: ptxas
   // waits for every load before it.
   __device__ __forceinline__ GradientScale scale_at_once(const Call& c) const {
-    if constexpr (sizeof(T) == 8) return scale(c);
-    const double divisor = static_cast<double>(forgotten(m)), inverse = approximate_reciprocal(divisor);
-    return make_gradient_scale<Wide<T>>(divisor, is_finite(inverse) ? inverse : rough_reciprocal(divisor), c.count,
-                                        c.eps, static_cast<double>(h));
+    if constexpr (sizeof(T) == 8) {
+      return scale(c);
+    } else {
+      const double divisor = static_cast<double>(forgotten(m)), inverse = approximate_reciprocal(divisor);
+      return scale(c, divisor, is_finite(inverse) ? inverse : rough_reciprocal(divisor));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ GradientScale scale(const Call& c, double divisor, double inverse) const {
+    return make_gradient_scale<Wide<T>>(divisor, inverse, c.count, c.eps, static_cast<double>(h));
   }
 };
 
