@@ -415,7 +415,7 @@ __device__ __forceinline__ void add_up(const Tiling& t, const Place& place, cons
       }
     }
     if (last) break;
-    cluster.exchange();
+    cluster.await_sums();
     from = desk.ranks;
     sources = cluster.size;
   }

@@ -179,15 +179,15 @@ struct Desk {
   Result* results;  // a column
   GradientScale* scales;
 
-  // A multiple of a pack.
+  // Whole lines.
   static __host__ __device__ __forceinline__ size_t bytes(int columns, int warps, int cluster) {
     const size_t sums = static_cast<size_t>(warps) + (cluster > 1 ? static_cast<size_t>(cluster) : 0);
     const size_t a_column = sums * sizeof(double2) + sizeof(Result) + (kBackward ? sizeof(GradientScale) : 0);
-    return (static_cast<size_t>(columns) * a_column + 15) / 16 * 16;
+    return (static_cast<size_t>(columns) * a_column + kSharedLine - 1) / kSharedLine * kSharedLine;
   }
 
   __device__ __forceinline__ Desk(const Place& place, const Tiling& t, int cluster) {
-    extern __shared__ uint4 memory[];
+    extern __shared__ __align__(kSharedLine) uint4 memory[];
     const int columns = t.count();
     parts = reinterpret_cast<double2*>(reinterpret_cast<unsigned char*>(memory) + place.tile * bytes(columns, 1, 1));
     ranks = parts + t.warps * columns;

@@ -36,13 +36,14 @@ template <typename T, bool kBackward, int kPacks, bool kMany, bool kShared>
 __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
     kernel(const __grid_constant__ Call c, const int shared_packs) {
   if constexpr (!kMany || kHasClusters) {
-    extern __shared__ uint4 shared[];
+    extern __shared__ __align__(kSharedLine) uint4 shared[];
     // A block may write to a peer's shared memory only once the peer has started: the loads hide the wait.
     const Cluster cluster(kMany);
-    if constexpr (kMany) cluster.arrive();
+    const int count = cluster_sums(cluster.size, static_cast<int>(blockDim.x));
+    if constexpr (kMany) cluster.expect(count);
     const int rank = cluster.rank;
     double2* const sums = reinterpret_cast<double2*>(shared);
-    uint4* const places = shared + cluster_sums(cluster.size, static_cast<int>(blockDim.x));
+    uint4* const places = shared + to_line(count);
     const Geometry& g = c.geometry;
     // Not %clusterid, which is the same quotient in float arithmetic.
     const Offsets o = g.rows.at(kMany ? blockIdx.x / cluster.size : blockIdx.x);
@@ -62,7 +63,9 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
       __shared__ GradientScale scale;
       const auto row = hold(Type<HeldPair<T, kPacks, 1, 0, Access::kOnce, kShared>>{}, places);
       if (thread == 0) scale = RowDivisor<T>(c, o.denominator).scale(c);
-      row.finish(total_of(row.sum(c)), scale);  // past a barrier
+      const Sum total = total_of(row.sum(c));
+      if constexpr (kMany) __syncthreads();
+      row.finish(total, scale);
     } else {
       const auto row = hold(Type<Held<T, kPacks, 1, !kShared>>{});
       normalize_held<T, kPacks, kShared>(c, row, shared_packs, places,
@@ -79,7 +82,7 @@ cudaError_t launch(const Call& c, const ResidentPlan& plan, cudaStream_t stream)
   const auto function = kernel<T, kBackward, kPacks, kMany, kShared>;
   static Prepared prepared;
   const int places_bytes = plan.shared_packs * plan.threads * kPackBytes;
-  const int sums_bytes = cluster_sums(plan.cluster, plan.threads) * static_cast<int>(sizeof(double2));
+  const int sums_bytes = to_line(cluster_sums(plan.cluster, plan.threads)) * static_cast<int>(sizeof(double2));
   const int shared_bytes = places_bytes == 0 ? 0 : places_bytes + sums_bytes;
   const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;

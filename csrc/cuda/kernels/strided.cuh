@@ -13,7 +13,7 @@ namespace strided_kernel {
 // Where cells in shared memory follow the block's desks.
 template <typename T, bool kBackward>
 __device__ __forceinline__ uint4* strided_places(const Tiling& t, int cluster) {
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(kSharedLine) uint4 memory[];
   const int tiles = t.tile_a_warp() ? static_cast<int>(blockDim.x) / 32 : 1;
   return memory + tiles * Desk<T, kBackward>::bytes(t.count(), t.warps, cluster) / sizeof(uint4);
 }
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   using Held = HeldCells<T, kBackward, kPacks, kElements, kShared>;
   using Memory = typename Held::Memory;
   const Cluster cluster;
-  cluster.arrive();
+  if (cluster.size > 1) cluster.expect(cluster.size * t.count());
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
   const auto make_place = [&] {
     return Place(t, units, thread_anew(), blockIdx.x / static_cast<unsigned>(cluster.size), false);
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kStridedThreads)
   using Held = Loose<T, kBackward, kLoosePacks<kBackward, sizeof(T)>, Access::kOnce>;
   using Tile = InterleavedTile<T>;
   using Place = InterleavedPlace<T>;
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(kSharedLine) uint4 memory[];
   const Cluster cluster;
-  cluster.arrive();
+  if (cluster.size > 1) cluster.expect((cluster.size - 1) * s.inner);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   // What threads hand in, and sums on their way; a block of the cluster and column; a column.
   double2* const parts = reinterpret_cast<double2*>(memory);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kStridedThreads)
       double2* const mine = &ranks[cluster.rank * s.inner + k % s.inner];
       if (k / s.inner != cluster.rank) cluster.store(mine, k / s.inner, *mine);
     }
-    cluster.exchange();
+    cluster.await_sums();
   } else {
     __syncthreads();
   }

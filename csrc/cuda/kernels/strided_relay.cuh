@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     double2* const mine = parts + static_cast<size_t>(part) * t.count();
     add_up<T, kBackward>(t, place, desk, alone, [&](int column, const Sum& sum) { publish(mine + column, sum); });
   } else if (task.job == Job::kTotal) {
-    extern __shared__ uint4 memory[];
+    extern __shared__ __align__(kSharedLine) uint4 memory[];
     add_parts(parts, bands.parts, t.count(), bands.adders, static_cast<int>(part), reinterpret_cast<double2*>(memory),
               [&](int at, const Sum& sum) {
                 publish(totals + at, sum);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
   using Last = Loose<T, kBackward, kPacks, Access::kLast>;
   using Tile = typename Tiles::template Tile<T>;
   using Place = typename Tile::Place;
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(kSharedLine) uint4 memory[];
   double2* const mine = reinterpret_cast<double2*>(memory);
   const BandTask task(task_of(blockIdx.x, order), bands);
   const Tile tile(c, s, task.tile, task.part);
