@@ -65,10 +65,11 @@ struct SharedCells {
 
   // Its cells from `first` to `last`, in batches of kBatch.
   template <int64_t Offsets::* kOf, int kBatch>
-  __device__ __forceinline__ void load(const T* start, const Way& way, const Walk& steps, int first, int last) const {
+  __device__ __forceinline__ void load(const Tiling& t, const T* start, const Way& way, const Walk& steps, int first,
+                                       int last) const {
 #pragma unroll 1
     for (; first < last; first += kBatch) {
-      visit<kOf, kBatch>(Way(way, steps, first * way.step), steps, start, [&](int u, const T* from, bool there) {
+      visit<kOf, kBatch>(Way(t, way, steps, first * way.step), steps, start, [&](int u, const T* from, bool there) {
         uint4* const place = mine + (first + u) * blockDim.x;
         if (there) {
           copy_async(place, from);
@@ -125,23 +126,23 @@ struct HeldCells {
     const T* const grads = kBackward ? static_cast<const T*>(c.grad) + o.grad : nullptr;
     if constexpr (kShared) {
       const auto part = [&](int first, int last) {
-        if constexpr (kBackward) shared_g.template load<&Offsets::grad, kBatch>(grads, way, steps, first, last);
-        shared_x.template load<&Offsets::input, kBatch>(from, way, steps, first, last);
+        if constexpr (kBackward) shared_g.template load<&Offsets::grad, kBatch>(t, grads, way, steps, first, last);
+        shared_x.template load<&Offsets::input, kBatch>(t, from, way, steps, first, last);
         commit_copies();
       };
       part(0, first_half(t));
       if constexpr (kHalves) part(first_half(t), t.shared);
     }
-    const Way rest = kShared ? Way(way, steps, t.shared * way.step) : way;
+    const Way rest = kShared ? Way(t, way, steps, t.shared * way.step) : way;
     if constexpr (kBackward) g.template load<&Offsets::grad>(grads, rest, steps);
     if constexpr (kPacks > 0) x.template load<&Offsets::input>(from, rest, steps);
   }
 
   // What the warp has of each of its columns, into the desk's parts.
   __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place, const Memory& desk) {
-    const int64_t denominator = place.offsets(c.geometry.rows).denominator;
+    const int64_t denominator = place.offsets(t, c.geometry.rows).denominator;
     double2* const parts = desk.parts + place.step_warp * t.count();
-    const int end = t.along ? 32 / t.lanes : 32;
+    const int end = t.along ? 32 >> log2_of(t.lanes) : 32;
     int bit = t.along ? 1 : t.lanes, column = 0;
     const auto scale = [&](int k) {
       return kBackward && place.exists ? dot_scale_of<T>(c, denominator + k * t.denominator_step) : 0.0;
@@ -188,7 +189,7 @@ struct HeldCells {
     const int first = bit;
 #pragma unroll 1
     for (; bit < end; bit *= 2) total = total + shuffled(total, bit);
-    const int rank = t.along ? place.step_lane : place.thread % 32 / first;
+    const int rank = t.along ? place.step_lane : place.thread % 32 >> log2_of(first);
     if (rank == 0) parts[column * t.side() + place.unit] = make_double2(total.hi, total.lo);
   }
 
@@ -325,7 +326,7 @@ struct HeldCells {
     const Walk& steps = c.geometry.row;
     const auto make_way = [&] {
       const Way way = place.way(t, steps, cluster.rank);
-      return kShared ? Way(way, steps, skipped * way.step) : way;
+      return kShared ? Way(t, way, steps, skipped * way.step) : way;
     };
     const auto column = [&](int k) { return !kElements && t.columns > 1 ? k * t.side() + place.unit : place.unit; };
     uint64_t unproven = 0;
@@ -354,7 +355,7 @@ struct HeldCells {
         }
       }
     }
-    T* const start = static_cast<T*>(c.output) + place.offsets(c.geometry.rows).output;
+    T* const start = static_cast<T*>(c.output) + place.offsets(t, c.geometry.rows).output;
     cells.store(start, make_way(), steps);
     if constexpr (!kBackward) {
       // What is not proven was stored as it was read.
@@ -383,7 +384,7 @@ __device__ __forceinline__ void add_up(const Tiling& t, const Place& place, cons
                                        const Cluster& cluster, const Done& done) {
   const int columns = t.count();
   // As many threads a column as share its parts evenly, neighbours in a warp.
-  const int group = t.warps >= 16 ? 16 : t.warps >= 8 ? 8 : t.warps >= 4 ? 4 : t.warps >= 2 ? 2 : 1;
+  const int bits = min(log2_of(t.warps), 4), group = 1 << bits;
   const int threads = t.tile_threads(), lane = place.thread % 32;
   const double2* from = desk.parts;
   int sources = t.warps;
@@ -394,7 +395,7 @@ __device__ __forceinline__ void add_up(const Tiling& t, const Place& place, cons
     if (!last) cluster.wait();
 #pragma unroll 1
     for (int base = place.thread - lane; base < columns * group; base += threads) {
-      const int column = (base + lane) / group, member = (base + lane) % group;
+      const int column = (base + lane) >> bits, member = (base + lane) & (group - 1);
       Sum total;
       if (column < columns) {
 #pragma unroll 1

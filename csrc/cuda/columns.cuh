@@ -50,35 +50,15 @@ struct WholeColumns {
 
   __device__ __forceinline__ bool exists(int j) const { return first_unit + 32 * j < c.geometry.rows.count; }
   __device__ __forceinline__ Offsets offsets(int j) const {
-    return offsets_of(c.geometry.rows, exists(j) ? first_unit + 32 * j : 0);
+    return offsets_of(t, c.geometry.rows, exists(j) ? first_unit + 32 * j : 0);
   }
-  // Of all units: most follow the first one in the innermost loop.
   __device__ __forceinline__ void all_offsets(Offsets (&o)[kUnits]) const {
-    const Walk& units = c.geometry.rows;
-    o[0] = offsets(0);
-    if constexpr (kUnits > 1) {
-      const Offsets& stride = units.stride[units.dims - 1];
-      const int64_t inner = units.size[units.dims - 1];
-      const bool small = units.count <= INT32_MAX;
-      const int64_t left =
-          small ? inner - (units.dims > 1 ? static_cast<uint32_t>(first_unit) % static_cast<uint32_t>(inner)
-                                          : static_cast<uint32_t>(first_unit))
-                : 0;
 #pragma unroll
-      for (int j = 1; j < kUnits; ++j) {
-        const int64_t ahead = 32 * j;
-        if (ahead < left) {
-          o[j] = {o[0].input + ahead * stride.input, o[0].grad + ahead * stride.grad,
-                  o[0].output + ahead * stride.output, o[0].denominator + ahead * stride.denominator};
-        } else {
-          o[j] = offsets(j);
-        }
-      }
-    }
+    for (int j = 0; j < kUnits; ++j) o[j] = offsets(j);
   }
   __device__ __forceinline__ Way way(int j) const {
     const Walk& steps = c.geometry.row;
-    return Way(steps, 0, exists(j) ? static_cast<int>(steps.count) : 0, 1);
+    return Way(t, steps, 0, exists(j) ? static_cast<int>(steps.count) : 0, 1, steps.dims > 1 ? 0 : 1);
   }
 
   __device__ __forceinline__ void load(int j, const Offsets& o) {

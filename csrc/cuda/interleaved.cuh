@@ -17,6 +17,20 @@ struct Interleaving {
   int inner;    // such rows
   int units;    // threads of a block that have packs: whole turns
   int packs;    // of a thread, at the most
+  Divider by_inner, by_units;
+
+  Interleaving(int64_t run_, int inner_, int units_, int packs_)
+      : run(run_),
+        inner(inner_),
+        units(units_),
+        packs(packs_),
+        by_inner(static_cast<uint32_t>(inner)),
+        by_units(static_cast<uint32_t>(units)) {}
+
+  __device__ __forceinline__ int turn_of(int column) const {
+    return static_cast<int>(by_inner.quotient(static_cast<uint32_t>(column)));
+  }
+  __device__ __forceinline__ int column_of(int column) const { return column - turn_of(column) * inner; }
 };
 
 template <typename T>
@@ -46,20 +60,20 @@ struct InterleavedTile {
   // Columns are numbered from the pack's start: at the run's start is column `shift`.
   __device__ __forceinline__ int64_t denominator(int column) const {
     const Walk& units = c.geometry.rows;
-    const int row = (column + s.inner * kPack - shift) % s.inner;
+    const int row = s.column_of(column + s.inner * kPack - shift);
     return offsets.denominator + row * units.stride[units.dims - 1].denominator;
   }
 
   __device__ __forceinline__ int width() const { return s.inner; }
   // A pack's columns follow each other in results.
   __device__ __forceinline__ int results() const { return s.inner + kPack; }
-  __device__ __forceinline__ int column_of(int result) const { return result % s.inner; }
+  __device__ __forceinline__ int column_of(int result) const { return s.column_of(result); }
 
   // Calls done(column, sum) for what the block's threads handed in; parts have room for a sum a thread behind those.
   template <typename Done>
   __device__ __forceinline__ void each_sum(double2* parts, const Done& done) const {
-    const int depth = static_cast<int>(blockDim.x) / s.inner, thread = static_cast<int>(threadIdx.x);
-    const int member = thread / s.inner, column = thread % s.inner, all = s.units * kPack;
+    const int depth = s.turn_of(static_cast<int>(blockDim.x)), thread = static_cast<int>(threadIdx.x);
+    const int member = s.turn_of(thread), column = s.column_of(thread), all = s.units * kPack;
     Sum sum;
     for (int at = thread; member < depth && at < all; at += depth * s.inner) {
       sum = sum + Sum{parts[at].x, parts[at].y};
@@ -85,9 +99,10 @@ struct InterleavedPlace {
     exists = hands_in = thread < s.units;
     const int64_t pack = tile.begin + thread;
     at = pack * kPack - tile.shift;
-    packs = exists && pack < tile.end ? static_cast<int>((tile.end - pack + s.units - 1) / s.units) : 0;
+    const int left = static_cast<int>(tile.end - pack);
+    packs = exists && left > 0 ? static_cast<int>(s.by_units.quotient(static_cast<uint32_t>(left + s.units - 1))) : 0;
     slot = thread * kPack;
-    result = slot % s.inner;
+    result = s.column_of(slot);
     head = static_cast<int>(max(-at, int64_t{0}));
     tail = static_cast<int>(min(s.run - at - int64_t{packs - 1} * s.units * kPack, int64_t{kPack}));
   }

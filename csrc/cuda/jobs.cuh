@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include "divider.h"
+
 namespace l1norm::cuda {
 
 // Written by blocks for blocks behind them.
@@ -16,10 +18,21 @@ struct Board {
 struct Order {
   unsigned rows, chunks;
   unsigned adders;  // of a row's chunks
+  unsigned slots;   // of a row: both
   unsigned ahead;   // blocks that sum and add before the first one that divides: a row's at the least
   bool turns_back;  // rows are divided from their ends: those are in the cache
+  Divider by_slots;
 
-  __host__ __device__ __forceinline__ unsigned slots() const { return chunks + adders; }
+  Order(unsigned rows_, unsigned chunks_, unsigned adders_, unsigned ahead_, bool turns_back_)
+      : rows(rows_),
+        chunks(chunks_),
+        adders(adders_),
+        slots(chunks + adders),
+        ahead(ahead_),
+        turns_back(turns_back_),
+        by_slots(slots) {}
+
+  unsigned blocks() const { return 2 * rows * slots; }
 };
 
 enum class Job { kSum, kTotal, kDivide, kNone };
@@ -34,7 +47,7 @@ struct Task {
 // Summing starts ahead; then blocks take turns, so that reads from memory, reads from the cache and writes
 // mix.
 __device__ __forceinline__ Task task_of(unsigned block, const Order& o) {
-  const unsigned slots = o.slots(), ahead = o.ahead, turns = o.rows * slots - ahead;
+  const unsigned slots = o.slots, ahead = o.ahead, turns = o.rows * slots - ahead;
   bool divides = false;
   unsigned at = block;  // slot by slot, row by row
   if (block >= ahead + 2 * turns) {
@@ -44,7 +57,7 @@ __device__ __forceinline__ Task task_of(unsigned block, const Order& o) {
     divides = (block - ahead) % 2 != 0;
     at = (block - ahead) / 2 + (divides ? 0 : ahead);
   }
-  const unsigned row = at / slots, slot = at - row * slots;
+  const unsigned row = o.by_slots.quotient(at), slot = at - row * slots;
   if (slot >= o.chunks) return {divides ? Job::kNone : Job::kTotal, row, slot - o.chunks};
   if (!divides) return {Job::kSum, row, slot};
   return {Job::kDivide, row, o.turns_back ? o.chunks - 1 - slot : slot};

@@ -2,23 +2,45 @@
 #pragma once
 
 #include "../lattice.h"
+#include "divider.h"
 #include "gradient.cuh"
 #include "reduce.cuh"
 
 namespace l1norm::cuda {
 
-// How a launch spreads its threads over a lattice.
+// How a launch spreads its threads over a lattice. lanes and across are powers of two.
 struct Tiling {
   int64_t denominator_step;
-  int columns;  // of a unit
-  int lanes;    // of a warp that lie side by side, a unit each; the others follow each other along the steps
-  int across;   // warps that lie side by side
-  int width;    // units of a tile, at most as many as lanes side by side
-  int warps;    // of a block that share a tile's units, along the steps; one warp alone: each has a tile of its own
-  int part;     // steps of a block
-  int shared;   // cells of a thread that are in shared memory
-  bool along;   // neighbouring lanes follow each other along the steps
-  bool packed;  // a unit's denominators are neighbours at a pack's start
+  int columns;     // of a unit
+  int lanes;       // of a warp that lie side by side, a unit each; the others follow each other along the steps
+  int across;      // warps that lie side by side
+  int width;       // units of a tile, at most as many as lanes side by side
+  int warps;       // of a block that share a tile's units, along the steps; one warp alone: each has a tile of its own
+  int part;        // steps of a block
+  int shared;      // cells of a thread that are in shared memory
+  bool along;      // neighbouring lanes follow each other along the steps
+  bool packed;     // a unit's denominators are neighbours at a pack's start
+  int outer_step;  // of the outer of two loops over steps, from a thread's cell to its next
+  Divider inner_unit;  // by the units, and the steps, of the innermost loops
+  Divider inner_step;
+
+  Tiling(const Lattice& l, int lanes_, int across_, int width_, int warps_, int part_, int shared_, bool packed_)
+      : denominator_step(l.denominator_step),
+        columns(l.columns),
+        lanes(lanes_),
+        across(across_),
+        width(width_),
+        warps(warps_),
+        part(part_),
+        shared(shared_),
+        along(l.along),
+        packed(packed_) {
+    const Walk &units = l.geometry.rows, &steps = l.geometry.row;
+    const int64_t inner_steps = steps.dims > 1 ? steps.size[1] : steps.count;
+    outer_step = steps.dims > 1 ? static_cast<int>(warps * (32 / lanes) / inner_steps) : warps * (32 / lanes);
+    if (units.count <= INT32_MAX) inner_unit = Divider(static_cast<uint32_t>(units.size[units.dims - 1]));
+    if (inner_steps <= INT32_MAX) inner_step = Divider(static_cast<uint32_t>(inner_steps));
+  }
 
   __host__ __device__ __forceinline__ int side() const { return lanes * across; }
   // Columns of a tile, existing or not.
@@ -36,23 +58,22 @@ struct Way {
   int inner, inner_step, inner_size;  // of the inner one; 0, 0 and 1 where there is none
 
   // That way without its first steps.
-  __device__ __forceinline__ Way(const Way& way, const Walk& steps, int without)
-      : Way(steps, way.first + without, way.left - without, way.step) {}
+  __device__ __forceinline__ Way(const Tiling& t, const Way& way, const Walk& steps, int without)
+      : Way(t, steps, way.first + without, way.left - without, way.step, way.outer_step) {}
 
-  __device__ __forceinline__ Way(const Walk& steps, int first_, int left_, int step_)
+  __device__ __forceinline__ Way(const Tiling& t, const Walk& steps, int first_, int left_, int step_, int outer_step_)
       : first(first_),
         left(left_),
         step(step_),
         outer(first),
-        outer_step(step),
+        outer_step(outer_step_),
         inner(0),
         inner_step(0),
         inner_size(1) {
     if (steps.dims > 1) {
       inner_size = static_cast<int>(steps.size[1]);
-      outer = first / inner_size;
+      outer = static_cast<int>(t.inner_step.quotient(static_cast<uint32_t>(first)));
       inner = first - outer * inner_size;
-      outer_step = step / inner_size;
       inner_step = step - outer_step * inner_size;
     }
   }
@@ -121,6 +142,15 @@ __device__ __forceinline__ void visit(const Way& way, const Walk& steps, T* star
 __device__ __forceinline__ Offsets offsets_of(const Walk& units, int64_t unit) {
   return units.count <= INT32_MAX ? units.at_small(static_cast<int>(unit)) : units.at(unit);
 }
+__device__ __forceinline__ Offsets offsets_of(const Tiling& t, const Walk& units, int64_t unit) {
+  if (units.count > INT32_MAX) return units.at(unit);
+  const int last = units.dims - 1, index = static_cast<int>(unit);
+  if (last == 0) return units.at_small(index);
+  const int around = static_cast<int>(t.inner_unit.quotient(static_cast<uint32_t>(index)));
+  Offsets o = units.around_small(around);
+  o.add(index - around * static_cast<int>(units.size[last]), units.stride[last]);
+  return o;
+}
 
 // The thread's number, which the compiler does not know to be the one that it was: what follows from it is worked out
 // again rather than kept in registers.
@@ -143,28 +173,30 @@ struct Place {
 
   // Of the block's thread; block: the number of the block's tile, or tiles. across: warps may lie side by side.
   __device__ __forceinline__ Place(const Tiling& t, const Walk& units, int thread_, unsigned block, bool across) {
-    const int lane = thread_ % 32, step_lanes = 32 / t.lanes;
+    const int lane = thread_ % 32, bits = log2_of(t.lanes), step_bits = 5 - bits;
     tile = t.tile_a_warp() ? thread_ / 32 : 0;
     thread = t.tile_a_warp() ? lane : thread_;
     first_unit = (t.tile_a_warp() ? static_cast<int64_t>(block) * (blockDim.x / 32) + tile : block) * t.width;
-    unit = t.along ? lane / step_lanes : lane % t.lanes;
-    step_lane = t.along ? lane % step_lanes : lane / t.lanes;
+    unit = t.along ? lane >> step_bits : lane & (t.lanes - 1);
+    step_lane = t.along ? lane & ((1 << step_bits) - 1) : lane >> bits;
     step_warp = thread / 32;
     if (across && t.across > 1) {
-      unit += step_warp % t.across * t.lanes;
-      step_warp /= t.across;
+      unit += (step_warp & (t.across - 1)) * t.lanes;
+      step_warp >>= log2_of(t.across);
     }
     index = first_unit + unit;
     exists = unit < t.width && index < units.count;
   }
 
-  __device__ __forceinline__ Offsets offsets(const Walk& units) const { return offsets_of(units, exists ? index : 0); }
+  __device__ __forceinline__ Offsets offsets(const Tiling& t, const Walk& units) const {
+    return offsets_of(t, units, exists ? index : 0);
+  }
 
   __device__ __forceinline__ Way way(const Tiling& t, const Walk& steps, int part) const {
-    const int step_lanes = 32 / t.lanes;
+    const int step_lanes = 32 >> log2_of(t.lanes);
     const int first = part * t.part + step_warp * step_lanes + step_lane;
     const int end = min((part + 1) * t.part, static_cast<int>(steps.count));
-    return Way(steps, exists ? first : 0, exists ? end - first : 0, t.warps * step_lanes);
+    return Way(t, steps, exists ? first : 0, exists ? end - first : 0, t.warps * step_lanes, t.outer_step);
   }
 };
 
@@ -209,9 +241,9 @@ struct Empty {};
 
 // The offset of a tile's column among denominators, or -1 where there is no such column.
 __device__ __forceinline__ int64_t denominator_of(const Tiling& t, const Walk& units, int64_t first_unit, int column) {
-  const int unit = column % t.side(), k = column / t.side();
+  const int unit = column & (t.side() - 1), k = column >> log2_of(t.side());
   if (unit >= t.width || first_unit + unit >= units.count) return -1;
-  return offsets_of(units, first_unit + unit).denominator + k * t.denominator_step;
+  return offsets_of(t, units, first_unit + unit).denominator + k * t.denominator_step;
 }
 
 }  // namespace l1norm::cuda

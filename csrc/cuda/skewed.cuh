@@ -18,10 +18,11 @@ struct Skewing {
   template <typename T>
   using Tile = SkewedTile<T>;
 
-  int64_t inner;     // columns side by side
-  unsigned tiles;    // that they are cut in
+  int64_t inner;   // columns side by side
+  unsigned tiles;  // that they are cut in
+  Divider by_tiles;
   Offsets extent;    // elements from an operand's first one to past its last one
-  int lanes, warps;  // side by side; along the steps
+  int lanes, warps;  // side by side; along the steps; powers of two
   int width;         // columns of a tile
   int part;          // steps of a block
 };
@@ -43,7 +44,7 @@ struct SkewedTile {
 
   __device__ __forceinline__ SkewedTile(const Call& c_, const Skewing& s_, unsigned tile, unsigned part)
       : c(c_), s(s_) {
-    const unsigned outer = tile / s.tiles;
+    const unsigned outer = s.by_tiles.quotient(tile);
     offsets = offsets_of(c.geometry.rows, outer * s.inner);
     column = static_cast<int64_t>(tile - outer * s.tiles) * s.width;
     begin = static_cast<int64_t>(part) * s.part;
@@ -99,18 +100,18 @@ struct SkewedPlace {
   // Of a pack that has columns of the tile, or, to divide, of the packs that tiles share out between them.
   __device__ __forceinline__ SkewedPlace(const SkewedTile<T>& tile_, bool divides) : tile(tile_) {
     const Skewing& s = tile.s;
-    const int thread = thread_anew(), lane = thread % 32, step_lanes = 32 / s.lanes, warp = thread / 32;
-    const int unit = lane % s.lanes, step_lane = lane / s.lanes;
+    const int thread = thread_anew(), lane = thread % 32, warp = thread / 32, bits = log2_of(s.lanes);
+    const int unit = lane & (s.lanes - 1), step_lane = lane >> bits;
     at = unit * kPack - tile.shift(warp);
     const int64_t column = tile.column + at;
     exists =
         column + kPack > 0 && column < s.inner && (divides ? unit * kPack < s.width : at < s.width && at + kPack > 0);
     head = static_cast<int>(max(-column, int64_t{0}));
     tail = static_cast<int>(min(s.inner - column, int64_t{kPack}));
-    stride = s.warps * step_lanes;
+    stride = s.warps << (5 - bits);
     step = tile.begin + warp + s.warps * step_lane;
-    const int64_t left = tile.end - step;
-    packs = exists && left > 0 ? static_cast<int>((left + stride - 1) / stride) : 0;
+    const int left = static_cast<int>(tile.end - step);
+    packs = exists && left > 0 ? (left + stride - 1) >> log2_of(stride) : 0;
     hands_in = step_lane == 0;
     slot = (warp * s.lanes + unit) * kPack;
     result = at + kSectorElements<T>;

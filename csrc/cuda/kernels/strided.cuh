@@ -26,9 +26,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   const Cluster cluster;
   if (cluster.size > 1) cluster.expect(cluster.size * t.count());
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
-  const auto make_place = [&] {
-    return Place(t, units, thread_anew(), blockIdx.x / static_cast<unsigned>(cluster.size), false);
-  };
+  const auto make_place = [&] { return Place(t, units, thread_anew(), blockIdx.x >> log2_of(cluster.size), false); };
   Held held(t, strided_places<T, kBackward>(t, cluster.size));
   // A thread a column, of which a tile has 32 at the most.
   RowDivisor<T> divisor{};
@@ -38,7 +36,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
       const int64_t denominator = denominator_of(t, units, place.first_unit, place.thread);
       if (denominator >= 0) divisor = RowDivisor<T>(c, denominator);
     }
-    held.load(c, t, place.offsets(units), place.way(t, steps, cluster.rank));
+    held.load(c, t, place.offsets(t, units), place.way(t, steps, cluster.rank));
   }
   {
     const Place place = make_place();
@@ -78,7 +76,7 @@ __global__ void __launch_bounds__(kStridedThreads)
   double2* const ranks = parts + s.units * kPack + threads;
   double2* const sums = ranks + cluster.size * s.inner;
   auto* const results = reinterpret_cast<typename Held::Result*>(sums + s.inner + kPack);
-  const Tile tile(c, s, blockIdx.x / static_cast<unsigned>(cluster.size), static_cast<unsigned>(cluster.rank));
+  const Tile tile(c, s, blockIdx.x >> log2_of(cluster.size), static_cast<unsigned>(cluster.rank));
   RowDivisor<T> divisor{};
   if (kBackward && thread < s.inner) divisor = RowDivisor<T>(c, tile.denominator(thread));
   Held held;
@@ -92,8 +90,8 @@ __global__ void __launch_bounds__(kStridedThreads)
     cluster.wait();
     __syncthreads();
     for (int k = thread; k < s.inner * cluster.size; k += threads) {
-      double2* const mine = &ranks[cluster.rank * s.inner + k % s.inner];
-      if (k / s.inner != cluster.rank) cluster.store(mine, k / s.inner, *mine);
+      double2* const mine = &ranks[cluster.rank * s.inner + s.column_of(k)];
+      if (s.turn_of(k) != cluster.rank) cluster.store(mine, s.turn_of(k), *mine);
     }
     cluster.await_sums();
   } else {
@@ -167,7 +165,7 @@ cudaError_t launch_interleaved(const Call& c, const Lattice& lattice, const Stri
   const int units = static_cast<int>(interleaved_units(inner, kPack, threads));
   const int64_t run = c.geometry.row.count * inner;
   const int64_t each = ceil_div(ceil_div(run + kPack - 1, kPack), int64_t{units} * plan.cluster);
-  const Interleaving s{run, inner, units, static_cast<int>(each)};
+  const Interleaving s(run, inner, units, static_cast<int>(each));
   const size_t sums = static_cast<size_t>(units * kPack + threads + plan.cluster * inner + inner + kPack);
   const size_t shared_bytes =
       sums * sizeof(double2) +
@@ -187,16 +185,8 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   const auto at_pack = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kPackBytes == 0; };
   // Units of neighbouring rows start at multiples of a unit's denominators, where these are neighbours.
   const bool packed = lattice.denominator_step == 1 && at_pack(c.denominator) && at_pack(c.grad_denominator);
-  const Tiling t{lattice.denominator_step,
-                 lattice.columns,
-                 plan.lanes,
-                 1,
-                 plan.width,
-                 plan.warps,
-                 static_cast<int>(ceil_div(steps, plan.cluster)),
-                 plan.shared_packs,
-                 lattice.along,
-                 packed};
+  const Tiling t(lattice, plan.lanes, 1, plan.width, plan.warps, static_cast<int>(ceil_div(steps, plan.cluster)),
+                 plan.shared_packs, packed);
   const unsigned blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, plan));
   if constexpr (kElements) {
     if (plan.interleaved) return launch_interleaved<T, kBackward>(c, lattice, plan, blocks, stream);

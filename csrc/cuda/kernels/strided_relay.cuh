@@ -16,6 +16,14 @@ struct Bands {
   int parts;   // of a tile
   int beside;  // tiles whose parts follow each other part by part, as memory does: a row to the order of blocks
   int adders;  // blocks that add up a tile's parts, some columns each
+  Divider by_beside, by_adders;
+
+  explicit Bands(const StridedRelayPlan& plan)
+      : parts(plan.parts),
+        beside(plan.beside),
+        adders(plan.adders),
+        by_beside(static_cast<uint32_t>(beside)),
+        by_adders(static_cast<uint32_t>(adders)) {}
 };
 
 // What a task is of those.
@@ -27,9 +35,10 @@ struct BandTask {
   __device__ __forceinline__ BandTask(const Task& task, const Bands& bands) : job(task.job) {
     const unsigned beside = static_cast<unsigned>(bands.beside), adders = static_cast<unsigned>(bands.adders);
     const bool adds = job == Job::kTotal;
-    const unsigned at = adds ? task.chunk / adders : task.chunk % beside;
-    part = adds ? task.chunk - at * adders : task.chunk / beside;
-    tile = task.row * beside + at;
+    const unsigned group = (adds ? bands.by_adders : bands.by_beside).quotient(task.chunk);
+    const unsigned member = task.chunk - group * (adds ? adders : beside);
+    part = adds ? member : group;
+    tile = task.row * beside + (adds ? group : member);
   }
 };
 
@@ -73,7 +82,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     Last held;
     {
       const Place place = make_place();
-      held.load(c, t, place.offsets(units), place.way(t, steps, static_cast<int>(part)));
+      held.load(c, t, place.offsets(t, units), place.way(t, steps, static_cast<int>(part)));
     }
     const Place place = make_place();
     const Desk<T, kBackward> desk(place, t, 1);
@@ -96,7 +105,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     First held;
     {
       const Place place = make_place();
-      held.load(c, t, place.offsets(units), place.way(t, steps, static_cast<int>(part)));
+      held.load(c, t, place.offsets(t, units), place.way(t, steps, static_cast<int>(part)));
     }
     const Place place = make_place();
     const Desk<T, kBackward> desk(place, t, 1);
@@ -169,8 +178,8 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
 
 inline Order order_of(const StridedRelayPlan& plan) {
   const auto beside = static_cast<unsigned>(plan.beside);
-  return {static_cast<unsigned>(plan.tiles) / beside, static_cast<unsigned>(plan.parts) * beside,
-          static_cast<unsigned>(plan.adders) * beside, static_cast<unsigned>(plan.ahead), plan.turns_back};
+  return Order(static_cast<unsigned>(plan.tiles) / beside, static_cast<unsigned>(plan.parts) * beside,
+               static_cast<unsigned>(plan.adders) * beside, static_cast<unsigned>(plan.ahead), plan.turns_back);
 }
 
 // Elements from an operand's first one to past its last one.
@@ -199,10 +208,9 @@ cudaError_t launch_bands(void (*function)(Call, Shape, Bands, Board, Order), Pre
   if (error != cudaSuccess) return error;
   const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(columns);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
-  const Bands bands{plan.parts, plan.beside, plan.adders};
+  const Bands bands(plan);
   const Order order = order_of(plan);
-  const unsigned blocks = 2 * order.rows * order.slots();
-  function<<<blocks, static_cast<unsigned>(threads), shared, stream>>>(c, shape, bands, board, order);
+  function<<<order.blocks(), static_cast<unsigned>(threads), shared, stream>>>(c, shape, bands, board, order);
   return cudaGetLastError();
 }
 
@@ -223,13 +231,10 @@ cudaError_t launch_skewed(const Call& call, const Lattice& lattice, const Stride
   Call c = call;
   c.geometry = lattice.geometry;
   const int64_t outer = c.geometry.rows.count / lattice.inner;
-  const Skewing s{lattice.inner,
-                  static_cast<unsigned>(plan.tiles / outer),
-                  extent_of(c.geometry),
-                  plan.lanes,
-                  plan.warps,
-                  plan.width,
-                  static_cast<int>(ceil_div(c.geometry.row.count, plan.parts))};
+  const unsigned across = static_cast<unsigned>(plan.tiles / outer);
+  const Skewing s{
+      lattice.inner, across,     Divider(across), extent_of(c.geometry),
+      plan.lanes,    plan.warps, plan.width,      static_cast<int>(ceil_div(c.geometry.row.count, plan.parts))};
   return launch_loose<T, kBackward>(c, s, plan, plan.width + kSectorElements<T>,
                                     plan.warps * plan.lanes * static_cast<int>(kPackBytes / sizeof(T)), scratch,
                                     stream);
@@ -242,8 +247,8 @@ cudaError_t launch_interleaved(const Call& call, const Lattice& lattice, const S
   Call c = call;
   c.geometry = lattice.geometry;
   const int threads = plan.warps * 32, units = static_cast<int>(interleaved_units(lattice.inner, kPack, threads));
-  const Interleaving s{c.geometry.row.count * lattice.inner, static_cast<int>(lattice.inner), units,
-                       kLoosePacks<kBackward, sizeof(T)>};
+  const Interleaving s(c.geometry.row.count * lattice.inner, static_cast<int>(lattice.inner), units,
+                       kLoosePacks<kBackward, sizeof(T)>);
   return launch_loose<T, kBackward>(c, s, plan, s.inner + kPack, units * kPack + threads, scratch, stream);
 }
 
@@ -253,16 +258,8 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedRelayP
   static Prepared prepared;
   Call c = call;
   c.geometry = lattice.geometry;
-  const Tiling t{lattice.denominator_step,
-                 lattice.columns,
-                 plan.lanes,
-                 plan.across,
-                 plan.width,
-                 plan.warps,
-                 static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
-                 0,
-                 lattice.along,
-                 false};
+  const Tiling t(lattice, plan.lanes, plan.across, plan.width, plan.warps,
+                 static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)), 0, false);
   return launch_bands(kernel<T, kBackward, kElements>, prepared, c, t, plan, t.count(),
                       Desk<T, kBackward>::bytes(t.count(), plan.warps, 1), scratch, stream);
 }
