@@ -50,26 +50,27 @@ def test_a_gradients_plan_can_be_launched_and_holds_both_rows(name, dtype):
         assert make_plan(name, rows, 4096, dtype, held=False, backward=True)["kernel"] == "two_pass"
 
 
-# Threads, packs a thread and blocks a row of the launch that measured fastest on an H200; None: the relay's.
+# Threads, packs a thread and blocks a row of launches that measured within 1.5% of the fastest one on an H200; None:
+# the relay's.
 FASTEST = {
     torch.float32: {
-        16_385: (512, 8, 1), 25_001: (416, 16, 1), 40_001: (480, 11, 2), 65_535: (512, 11, 3), 90_001: (512, 11, 4),
-        131_071: (256, 16, 8), 180_001: (512, 11, 8), 196_609: (384, 16, 8), 200_003: None, 262_143: (512, 16, 8),
-        262_150: None,
+        2100: (96, 8, 1), 6001: (192, 8, 1), 16_384: (128, 11, 3), 24_577: (128, 16, 3), 65_535: (128, 16, 8),
+        90_001: (256, 11, 8), 131_071: (256, 16, 8), 180_225: (512, 11, 8), 262_143: (512, 16, 8), 262_150: None,
     },
     torch.bfloat16: {
-        65_535: (512, 16, 1), 131_071: (512, 16, 2), 229_377: (256, 16, 7), 393_217: (384, 16, 8),
+        12_002: (192, 8, 1), 65_535: (128, 11, 6), 131_071: (128, 16, 8), 262_143: (256, 16, 8),
         524_287: (512, 16, 8), 524_300: None,
     },
     torch.float64: {
-        8191: (256, 16, 1), 16_385: (512, 16, 1), 32_767: (512, 16, 2), 131_071: (512, 16, 8), 131_080: None,
+        4095: (128, 16, 1), 8191: (128, 16, 2), 16_385: (128, 16, 4), 32_767: (128, 16, 8), 65_535: (256, 16, 8),
+        131_071: (512, 16, 8), 131_080: None,
     },
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", FASTEST, ids=str)
 @pytest.mark.parametrize("name", ["H100", "H200"])
-def test_gradients_get_the_launch_that_measured_fastest(name, dtype):
+def test_gradients_get_a_launch_that_measured_fast(name, dtype):
     for length, launch in FASTEST[dtype].items():
         plan = make_plan(name, 5000, length, dtype, backward=True)
         if launch is None:

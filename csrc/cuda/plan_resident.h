@@ -44,114 +44,88 @@ constexpr Pair pair_of(int packs, int64_t element_size) {
   return {packs, packs == kPairPacksBesideShared, 512, 512};
 }
 
-// What launches that hold pairs lose of the speed of torch.add, of two reads and a write: fitted to 540 launches on an
-// H200, of rows of 9001 to 262143 float32 or as many bytes. The launch that it chooses is 0.4% slower than the fastest
-// one in the mean, and 6% at the most.
-struct PairLoss {
+// What a launch that holds rows on chip loses of the speed of a copy, or of torch.add: fitted to 1560 launches on an
+// H200, of 72 lengths of float32, bfloat16 and float64 from 36 KB to 1.8 MB. The launch that it chooses is 0.5% slower
+// than the fastest one in the mean, and 8% at the most. What counts is that a multiprocessor holds enough, and several
+// blocks: while one waits for its row's sum, others load and store.
+struct HeldLoss {
   // Of a multiprocessor that holds fewer packs than `full`.
   struct Empty {
     double steep, full;
   };
-  struct EmptyOf {
-    Empty shared, registers;  // with shared memory and without
-  };
-  EmptyOf one;      // in one block a row, or two that have a multiprocessor each
-  EmptyOf several;  // in clusters, several blocks a multiprocessor
-  EmptyOf spread;   // in clusters of more than two, one block a multiprocessor
-  double alone;     // one block a multiprocessor: nothing hides its arithmetic
-  double cache;     // with shared memory, per 700 packs beyond 6500 or 7500: loads in flight need the L1 cache
-  // A cluster's blocks wait for each other: two of them alone, more of them alone, two or more a multiprocessor.
-  double wait_of_two, wait_spread, wait_two, wait_three;
-  double gaps, gaps_spread;  // clusters that leave multiprocessors without work
-  double uneven;             // of blocks alone, per share of warps that one more for each scheduler would add
-  double relay;              // of rows that go through the L2 cache instead
+  Empty registers, shared;                    // where registers hold whole rows, and where shared memory holds a part
+  double shared_at_all, shared_pack;          // that, and for each such pack of a thread
+  double alone, alone_of_two, alone_of_many;  // one block a multiprocessor: of a row, of a cluster of two, and of more
+  double two;                                 // two blocks
+  double many;                                // clusters of more than two
+  double few_packs;                           // 8 packs a thread
 };
-constexpr PairLoss pair_losses(int64_t element_size) {
-  PairLoss losses{};
-  if (element_size == 2) {
-    losses.one = {{0.69, 7415}, {0.69, 4820}};
-    losses.several = {{0.69, 7415}, {0.69, 5520}};
-    losses.spread = {{0.31, 11700}, {0.31, 8900}};
-    losses.alone = 0.025;
-    losses.wait_of_two = 0.023;
-    losses.wait_spread = 0.033;
-    losses.wait_two = 0.08;
-    losses.wait_three = 0.052;
-    losses.gaps = 0.018;
-    losses.gaps_spread = 0.11;
-    losses.uneven = 0.30;
-    losses.relay = 0.30;
-  } else if (element_size == 4) {
-    losses.one = {{0.23, 7650}, {0.45, 4150}};
-    losses.several = {{0.23, 7650}, {0.23, 5870}};
-    losses.spread = {{0.22, 12700}, {0.22, 5630}};
-    losses.cache = 0.08;
-    losses.wait_of_two = 0.025;
-    losses.wait_spread = 0.04;
-    losses.wait_two = 0.05;
-    losses.wait_three = 0.043;
-    losses.gaps = 0.03;
-    losses.gaps_spread = 0.06;
-    losses.uneven = 0.36;
-    losses.relay = 0.23;
-  } else {
-    losses.one = losses.several = {{0.56, 8500}, {0.56, 5000}};
-    losses.spread = {{0.58, 7770}, {0.58, 5000}};
-    losses.alone = 0.05;
-    losses.cache = 0.03;
-    losses.wait_spread = 0.155;
-    losses.wait_two = 0.14;
-    losses.wait_three = 0.13;
-    losses.gaps = 0.073;
-    losses.gaps_spread = 0.08;
-    losses.uneven = 0.2;
-    losses.relay = 0.365;
+constexpr HeldLoss kForwardLoss{
+    .registers = {0.455, 6375},
+    .shared = {0.32, 8960},
+    .shared_at_all = 0.0045,
+    .shared_pack = 0.0013,
+    .alone = 0.022,
+    .alone_of_two = 0.018,
+    .alone_of_many = 0.074,
+    .two = 0.018,
+    .many = 0.01,
+    .few_packs = -0.017,
+};
+constexpr HeldLoss kBackwardLoss{
+    .registers = {0.2, 5475},
+    .shared = {0.2, 8260},
+    .shared_at_all = 0.005,
+    .shared_pack = 0.0,
+    .alone = 0.018,
+    .alone_of_two = 0.048,
+    .alone_of_many = 0.235,
+    .two = 0.012,
+    .many = 0.006,
+    .few_packs = -0.01,
+};
+
+// resident: threads that a multiprocessor has registers for.
+inline double held_loss(const HeldLoss& losses, const Device& device, int64_t packs, int resident,
+                        const ResidentPlan& plan) {
+  int blocks = std::min(resident, device.threads_per_multiprocessor) / plan.threads;
+  if (plan.shared_packs > 0) {
+    blocks = std::min(blocks,
+                      device.shared_bytes_per_multiprocessor / (plan.threads * plan.shared_packs * kPackBytes + 2048));
   }
-  return losses;
+  const double held = static_cast<double>(blocks * ceil_div(packs, plan.cluster));
+  const HeldLoss::Empty& empty = plan.shared_packs > 0 ? losses.shared : losses.registers;
+  double loss = empty.steep * std::max(0.0, 1.0 - held / empty.full);
+  if (plan.shared_packs > 0) loss += losses.shared_at_all + losses.shared_pack * plan.shared_packs;
+  if (blocks <= 1) {
+    loss += plan.cluster == 1 ? losses.alone : plan.cluster == 2 ? losses.alone_of_two : losses.alone_of_many;
+  }
+  if (blocks == 2) loss += losses.two;
+  if (plan.cluster > 2) loss += losses.many;
+  if (plan.packs == 8) loss += losses.few_packs;
+  return loss;
 }
 
-inline double pair_loss(const Shape& shape, const Device& device, const Pair& pair, int threads, int cluster) {
-  int blocks = std::min(pair.resident, device.threads_per_multiprocessor) / threads;
-  if (pair.shared) {
-    blocks = std::min(blocks, device.shared_bytes_per_multiprocessor / (threads * pair.packs * kPackBytes + 2048));
-  }
-  const double held = static_cast<double>(blocks * ceil_div(shape.packs(), cluster));
-  const PairLoss losses = pair_losses(element_size(shape.dtype));
-  const auto empty = [&](const PairLoss::EmptyOf& of) {
-    const PairLoss::Empty& e = pair.shared ? of.shared : of.registers;
-    return e.steep * std::max(0.0, 1.0 - held / e.full);
-  };
-  const double alone = blocks == 1 ? losses.alone : 0.0;
-  if (cluster == 1 || (cluster == 2 && blocks == 1)) {
-    const double cache = pair.shared ? losses.cache * std::max(0.0, (held - (blocks == 1 ? 6500 : 7500)) / 700) : 0.0;
-    return alone + empty(losses.one) + cache + (cluster == 2 ? losses.wait_of_two : 0.0);
-  }
-  if (blocks == 1) {
-    const bool gaps = cluster == 6 || cluster == 7;
-    const double uneven = losses.uneven * (static_cast<double>(ceil_div(threads, 128) * 128) / threads - 1.0);
-    return alone + empty(losses.spread) + losses.wait_spread + uneven + (gaps ? losses.gaps_spread : 0.0);
-  }
-  const bool gaps = cluster == 6 || cluster == 8;
-  return empty(losses.several) + (blocks == 2 ? losses.wait_two : losses.wait_three) + (gaps ? losses.gaps : 0.0);
-}
+// Shared memory of a block beside its packs: sums, and what the system takes.
+constexpr int kOtherShared = 4 << 10;
 
 // A row and its result's gradient on chip.
 inline bool plan_resident_pair(const Shape& shape, const Device& device, ResidentPlan& plan) {
   if (!shape.held || !shape.aligned) return false;
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
-  // 0.98 to 1.0, and 0.93 to 1.0 for half types.
-  if (packs <= 2048) {
-    plan = {packs <= 1024 ? 128 : 256, kFewPairPacks, 1, 0};
+  const int64_t size = element_size(shape.dtype);
+  // 0.98 to 1.0 (float64 of up to 1024 packs 0.76 to 0.96; of more 0.92, with shared memory 0.98).
+  if (packs <= (size == 8 ? 1024 : 2048)) {
+    plan = {static_cast<int>(std::max<int64_t>(ceil_div(packs, kFewPairPacks * 32) * 32, 96)), kFewPairPacks, 1, 0};
     return shape.rows <= INT32_MAX;
   }
-  const int64_t size = element_size(shape.dtype);
   // Few rows take as many blocks as there are multiprocessors for, while each has four warps.
   const int64_t spread = std::clamp<int64_t>(
       std::min(device.multiprocessors / std::max<int64_t>(shape.rows, 1), ceil_div(packs, kPairPacks * 128)), 1,
       device.max_cluster);
-  double least =
-      device.max_cluster == 1 || spread > 1 ? std::numeric_limits<double>::infinity() : pair_losses(size).relay;
-  for (int cluster = static_cast<int>(spread); cluster <= device.max_cluster; ++cluster) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int cluster = static_cast<int>(spread); cluster <= device.max_cluster && shape.rows <= INT32_MAX / cluster;
+       ++cluster) {
     for (const int held : {kFewPairPacks, kPairPacks, kPairPacksBesideShared}) {
       // Doubles' arithmetic takes more registers than 11 packs of both rows leave, and a cluster repays more packs
       // than 8.
@@ -160,19 +134,19 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
       if (device.max_cluster == 1) pair.threads = std::min(pair.threads, 512);
       const int64_t threads = ceil_div(packs, static_cast<int64_t>(held) * cluster * 32) * 32;
       const int64_t shared = pair.shared ? threads * held * kPackBytes : 0;
-      if (threads > pair.threads || shared > device.shared_bytes - (4 << 10)) continue;
-      // Clusters of blocks of fewer than four warps, which no launch that was measured had, are for few rows alone.
-      const bool tiny = cluster > 2 && threads < 128;
-      if (tiny && spread == 1) continue;
-      const double loss = pair_loss(shape, device, pair, static_cast<int>(threads), cluster) + (tiny ? 0.05 : 0.0);
+      if (threads > pair.threads || shared > device.shared_bytes - kOtherShared) continue;
+      // No launch that was measured had blocks of fewer than three warps: they are for few rows alone.
+      if (threads < 96 && spread == 1) continue;
+      const ResidentPlan candidate{static_cast<int>(threads), held, cluster, pair.shared ? held : 0};
+      const double loss = held_loss(kBackwardLoss, device, packs, pair.resident, candidate);
       if (loss < least) {
         least = loss;
-        plan = {static_cast<int>(threads), held, cluster, pair.shared ? held : 0};
+        plan = candidate;
       }
     }
     if (spread > 1 && plan.threads > 0) break;
   }
-  return plan.threads > 0 && shape.rows * plan.cluster <= INT32_MAX;
+  return plan.threads > 0;
 }
 
 inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {
@@ -202,54 +176,41 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
       return fits();
     }
   }
-  // Elements of the half types take the longest: 8 packs a thread while that leaves room for several blocks.
-  if (shape.is_half() && packs <= 1536) {
-    in_registers(8, 1);
+  // Rows of a block, which leave room for others. Elements of the half types take the longest: 8 packs a thread while
+  // that does. A few threads more than hold the others (8191 float32: 0.973 with 160, 0.964 with 128).
+  if (packs <= 2048) {
+    const bool few = shape.is_half() && packs <= 1536;
+    in_registers(few ? 8 : 16, 1, shape.is_half() ? 32 : ceil_div(packs, 14 * 32) * 32);
     return fits();
   }
-  // A block of 16 packs a thread and of more than 256 threads has its multiprocessor for itself: below 352 threads too
-  // much of that stays empty (0.91 at 320 threads, where two blocks with shared memory reach 0.97).
-  const bool two_shared = shape.aligned && packs > 4096 && packs <= 5632;
-  // A few threads more than hold the row, where that leaves several blocks (8191 float32: 0.973 with 160, 0.964 with
-  // 128).
-  const int64_t least = shape.is_half() || packs > 3584 ? 32 : ceil_div(packs, 14 * 32) * 32;
-  if (!two_shared && in_registers(16, 1, least)) return fits();
-  if (!shape.aligned) return false;  // the kernels below store whole packs only
-  // Registers and shared memory together, the smallest cluster that holds the row: a row's blocks wait for each other,
-  // which costs the less the more they hold (131071 float32: 0.95 in a cluster of 2, 0.89 in registers alone of 4). Of
-  // three they leave every ninth multiprocessor without work (200003 float32: 0.91, and 0.95 in four).
-  const int most = 32 * resident_threads(kPacksBesideShared) * kPackBytes;
-  for (int cluster : {1, 2, 4, 8}) {
-    if (cluster > device.max_cluster) return false;
-    const int64_t a_block = ceil_div(packs, cluster);
-    // Nearly all registers and no shared memory: two whole blocks of 8192 packs are better than one with much shared
-    // memory (65535 float32: 0.97 and 0.94). Up to 7808 of float32, two on a multiprocessor with some are the better
-    // ones (57501: 0.96, and 0.93 in registers alone; 64001: 0.963 and 0.965).
-    if (cluster == 2 && a_block > 6912 && a_block <= 8192) {
-      constexpr int kThreads = resident_threads(kPacksBesideShared) / 2;
-      const int64_t shared = ceil_div(a_block, kThreads) - kPacksBesideShared;
-      if (element_size(shape.dtype) == 4 && a_block <= 7808 &&
-          2 * (shared * kThreads * kPackBytes + 2048) <= device.shared_bytes_per_multiprocessor) {
-        plan = {kThreads, kPacksBesideShared, cluster, static_cast<int>(shared)};
-      } else {
-        in_registers(16, cluster);
-      }
-      return fits();
+  // Many rows that fill two multiprocessors each: 32768 x 65535 float32 run at 0.98, in eight blocks of 128 threads at
+  // 0.97; 2048 at 0.96 and 0.97.
+  const int64_t a_half = ceil_div(packs, 2);
+  if (device.max_cluster > 1 && !shape.is_half() && a_half > 7900 && a_half <= 8192 &&
+      shape.rows >= int64_t{32} * device.multiprocessors && in_registers(16, 2) && fits()) {
+    return true;
+  }
+  double best = std::numeric_limits<double>::infinity();
+  const auto consider = [&](const ResidentPlan& candidate) {
+    const double loss = held_loss(kForwardLoss, device, packs, resident_threads(candidate.packs), candidate);
+    if (loss >= best) return;
+    best = loss;
+    plan = candidate;
+  };
+  for (int cluster = 1; cluster <= device.max_cluster && shape.rows <= INT32_MAX / cluster; cluster *= 2) {
+    for (const int held : {8, 16}) {
+      const int64_t threads = ceil_div(packs, static_cast<int64_t>(held) * cluster * 32) * 32;
+      if (threads < 96 || threads > resident_threads(held)) continue;
+      consider({static_cast<int>(threads), held, cluster, 0});
     }
-    const int threads = two_shared ? resident_threads(kPacksBesideShared) / 2 : resident_threads(kPacksBesideShared);
-    const int64_t shared = std::max<int64_t>(ceil_div(a_block, threads) - kPacksBesideShared, 1);
-    const int64_t bytes = shared * threads * kPackBytes;
-    // In one block up to 16 packs, past which a cluster of two blocks without any is better, where there is one; not of
-    // half types (131071 bfloat16: 0.94 in one block, 0.92 in two).
-    const int limit = cluster == 1 && device.max_cluster > 1 && packs <= 16384 && !shape.is_half()
-                          ? std::min(most, 16 * 384 * 16)
-                          : most;
-    if (bytes <= std::min(limit, device.shared_bytes - (4 << 10))) {
-      plan = {threads, kPacksBesideShared, cluster, static_cast<int>(shared)};
-      return fits();
+    if (!shape.aligned) continue;  // the kernels below store whole packs only
+    for (const int threads : {128, 192, 384}) {
+      const int64_t shared = ceil_div(ceil_div(packs, cluster), threads) - kPacksBesideShared;
+      if (shared <= 0 || shared * threads * kPackBytes > device.shared_bytes - kOtherShared) continue;
+      consider({threads, kPacksBesideShared, cluster, static_cast<int>(shared)});
     }
   }
-  return false;
+  return best < std::numeric_limits<double>::infinity();
 }
 
 }  // namespace l1norm::cuda
