@@ -168,20 +168,20 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
   return false;
 }
 
-// What the relay of that plan loses in a large tensor, as strided_loss() counts it: 24000 x 8192 float32 run at 0.68,
-// in clusters at 0.58; 12000 x 8191 at 0.59, where those go element by element, at 0.28. Blocks that wait for sums are
-// a larger part of short runs: 300 x 10000 x 33 over its middle runs at 0.70, 3000 x 1000 x 33 at 0.51.
+// What the relay of that plan loses in a large tensor, as strided_loss() counts it: 24000 x 640 float32 run at 0.69, in
+// clusters at 0.62; 32768 x 65535 at 0.59. Blocks that wait for sums are a larger part of short runs: 300 x 3001 x 71
+// over its middle runs at 0.68, 2600 x 512 x 49 at 0.56.
 inline double strided_relay_loss(const LatticeShape& s, bool backward, const StridedRelayPlan& plan) {
-  const bool half = s.element_size == 2;
+  const bool half = s.element_size == 2, wide = s.element_size == 8;
   if (plan.interleaved) {
     const int64_t run = s.steps * s.inner * s.element_size, whole = half ? 512 << 10 : 384 << 10;
     const double rest = std::max(0.0, 1.0 - static_cast<double>(run) / static_cast<double>(whole));
-    if (half) return backward ? 0.6 + 0.1 * rest : 0.5 + 0.2 * rest;
-    return (backward ? 0.4 : 0.33) + (run < 64 << 10 ? 0.4 : 0.2) * rest;
+    const double always = backward ? (half ? 0.7 : wide ? 0.6 : 0.4) : half ? 0.5 : wide ? 0.38 : 0.29;
+    return always + (!half && run < 64 << 10 ? 0.4 : 0.2) * rest;
   }
-  if (plan.skewed) return half ? (backward ? 0.7 : 0.63) : backward ? 0.5 : 0.43;
+  if (plan.skewed) return backward ? (half ? 0.82 : wide ? 0.62 : 0.43) : half ? 0.63 : wide ? 0.46 : 0.41;
   if (s.elements > 1) return half ? 0.73 : 0.58;
-  return half ? (backward ? 0.62 : 0.5) : 0.38;
+  return backward ? (half ? 0.6 : wide ? 0.55 : 0.35) : half ? 0.43 : 0.29;
 }
 
 inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
