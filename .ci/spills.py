@@ -21,10 +21,9 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     # Fewer packs a thread, or blocks, would cost every call more than these few bytes of a rare path cost some.
     (f"strided_kernel::{kernel}", f"sm_{architecture}"): (size, "of a rare path")
     for kernel, architecture, size in (
-        ("columns_kernel<__nv_bfloat16, false, 4, 8, 1>", 75, 16),
-        ("columns_kernel<__nv_bfloat16, false, 4, 8, 1>", 80, 8),
         ("kernel<__half, false, 16, false, false>", 75, 16),
-        ("kernel<__nv_bfloat16, false, 16, false, false>", 75, 8),
+        ("kernel<__nv_bfloat16, false, 16, false, false>", 75, 16),
+        ("kernel<__nv_bfloat16, false, 16, false, false>", 80, 8),
         ("kernel<double, false, 12, false, true>", 120, 8),
         ("kernel<float, false, 0, false, true>", 120, 8),
         ("kernel<float, false, 16, false, true>", 120, 8),

@@ -142,7 +142,7 @@ struct HeldCells {
   __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place, const Memory& desk) {
     const int64_t denominator = place.offsets(t, c.geometry.rows).denominator;
     double2* const parts = desk.parts + place.step_warp * t.count();
-    const int end = t.along ? 32 >> log2_of(t.lanes) : 32;
+    const int end = t.along ? t.step_lanes() : 32;
     int bit = t.along ? 1 : t.lanes, column = 0;
     const auto scale = [&](int k) {
       return kBackward && place.exists ? dot_scale_of<T>(c, denominator + k * t.denominator_step) : 0.0;

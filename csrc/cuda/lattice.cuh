@@ -11,16 +11,18 @@ namespace l1norm::cuda {
 // How a launch spreads its threads over a lattice. lanes and across are powers of two.
 struct Tiling {
   int64_t denominator_step;
-  int columns;     // of a unit
-  int lanes;       // of a warp that lie side by side, a unit each; the others follow each other along the steps
-  int across;      // warps that lie side by side
-  int width;       // units of a tile, at most as many as lanes side by side
-  int warps;       // of a block that share a tile's units, along the steps; one warp alone: each has a tile of its own
-  int part;        // steps of a block
-  int shared;      // cells of a thread that are in shared memory
-  bool along;      // neighbouring lanes follow each other along the steps
-  bool packed;     // a unit's denominators are neighbours at a pack's start
-  int outer_step;  // of the outer of two loops over steps, from a thread's cell to its next
+  int columns;    // of a unit
+  int lanes;      // of a warp that lie side by side, a unit each; the others follow each other along the steps
+  int across;     // warps that lie side by side
+  int width;      // units of a tile, at most as many as lanes side by side
+  int warps;      // of a block that share a tile's units, along the steps; one warp alone: each has a tile of its own
+  int part;       // steps of a block
+  int shared;     // cells of a thread that are in shared memory
+  bool along;     // neighbouring lanes follow each other along the steps
+  bool packed;    // a unit's denominators are neighbours at a pack's start
+  int lane_bits;  // logarithms of lanes and across
+  int across_bits;
+  int outer_step;      // of the outer of two loops over steps, from a thread's cell to its next
   Divider inner_unit;  // by the units, and the steps, of the innermost loops
   Divider inner_step;
 
@@ -34,7 +36,9 @@ struct Tiling {
         part(part_),
         shared(shared_),
         along(l.along),
-        packed(packed_) {
+        packed(packed_),
+        lane_bits(std::bit_width(static_cast<unsigned>(lanes)) - 1),
+        across_bits(std::bit_width(static_cast<unsigned>(across)) - 1) {
     const Walk &units = l.geometry.rows, &steps = l.geometry.row;
     const int64_t inner_steps = steps.dims > 1 ? steps.size[1] : steps.count;
     outer_step = steps.dims > 1 ? static_cast<int>(warps * (32 / lanes) / inner_steps) : warps * (32 / lanes);
@@ -43,6 +47,7 @@ struct Tiling {
   }
 
   __host__ __device__ __forceinline__ int side() const { return lanes * across; }
+  __device__ __forceinline__ int step_lanes() const { return 32 >> lane_bits; }
   // Columns of a tile, existing or not.
   __host__ __device__ __forceinline__ int count() const { return columns * side(); }
   __host__ __device__ __forceinline__ int tile_threads() const { return warps * across * 32; }
@@ -173,16 +178,16 @@ struct Place {
 
   // Of the block's thread; block: the number of the block's tile, or tiles. across: warps may lie side by side.
   __device__ __forceinline__ Place(const Tiling& t, const Walk& units, int thread_, unsigned block, bool across) {
-    const int lane = thread_ % 32, bits = log2_of(t.lanes), step_bits = 5 - bits;
+    const int lane = thread_ % 32;
     tile = t.tile_a_warp() ? thread_ / 32 : 0;
     thread = t.tile_a_warp() ? lane : thread_;
     first_unit = (t.tile_a_warp() ? static_cast<int64_t>(block) * (blockDim.x / 32) + tile : block) * t.width;
-    unit = t.along ? lane >> step_bits : lane & (t.lanes - 1);
-    step_lane = t.along ? lane & ((1 << step_bits) - 1) : lane >> bits;
+    unit = t.along ? lane >> (5 - t.lane_bits) : lane & (t.lanes - 1);
+    step_lane = t.along ? lane & (t.step_lanes() - 1) : lane >> t.lane_bits;
     step_warp = thread / 32;
     if (across && t.across > 1) {
       unit += (step_warp & (t.across - 1)) * t.lanes;
-      step_warp >>= log2_of(t.across);
+      step_warp >>= t.across_bits;
     }
     index = first_unit + unit;
     exists = unit < t.width && index < units.count;
@@ -193,7 +198,7 @@ struct Place {
   }
 
   __device__ __forceinline__ Way way(const Tiling& t, const Walk& steps, int part) const {
-    const int step_lanes = 32 >> log2_of(t.lanes);
+    const int step_lanes = t.step_lanes();
     const int first = part * t.part + step_warp * step_lanes + step_lane;
     const int end = min((part + 1) * t.part, static_cast<int>(steps.count));
     return Way(t, steps, exists ? first : 0, exists ? end - first : 0, t.warps * step_lanes, t.outer_step);
@@ -241,7 +246,7 @@ struct Empty {};
 
 // The offset of a tile's column among denominators, or -1 where there is no such column.
 __device__ __forceinline__ int64_t denominator_of(const Tiling& t, const Walk& units, int64_t first_unit, int column) {
-  const int unit = column & (t.side() - 1), k = column >> log2_of(t.side());
+  const int unit = column & (t.side() - 1), k = column >> (t.lane_bits + t.across_bits);
   if (unit >= t.width || first_unit + unit >= units.count) return -1;
   return offsets_of(t, units, first_unit + unit).denominator + k * t.denominator_step;
 }

@@ -55,7 +55,8 @@ constexpr int column_blocks(bool backward, int steps, int64_t bytes, int64_t ele
   const bool half = element_size == 2;
   if (bytes == kPackBytes && !half && steps <= 3) return backward || steps == 2 ? 6 : 5;
   if (backward && half) return steps <= 4 ? 4 : 3;
-  return steps <= 4 ? (backward ? 5 : 6) : steps <= 8 ? (backward || half ? 4 : 5) : 3;
+  if (steps <= 4) return backward || (half && steps == 4) ? 5 : 6;
+  return steps <= 8 ? (backward || half ? 4 : 5) : 3;
 }
 constexpr int longest_whole_column(bool backward) { return backward ? 8 : 16; }
 
