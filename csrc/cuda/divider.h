@@ -2,7 +2,6 @@
 // some twenty instructions, each of which waits for the one before, while a block has nothing under way.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <initializer_list>
 
@@ -14,13 +13,19 @@
 
 namespace l1norm::cuda {
 
+constexpr int bits_of(uint32_t n) {
+  int bits = 0;
+  for (; n != 0; n /= 2) ++bits;
+  return bits;
+}
+
 // Of numbers below 2^31 by one from 1 to 2^31: a product with its reciprocal, rounded up to 32 bits (Granlund and
 // Montgomery, "Division by invariant integers using multiplication", 1994).
 class Divider {
  public:
   Divider() = default;
   constexpr explicit Divider(uint32_t by)
-      : shift_(31 + std::bit_width(by - 1)), factor_(static_cast<uint32_t>(((uint64_t{1} << shift_) + by - 1) / by)) {}
+      : shift_(31 + bits_of(by - 1)), factor_(static_cast<uint32_t>(((uint64_t{1} << shift_) + by - 1) / by)) {}
 
   L1NORM_DIVIDER constexpr uint32_t quotient(uint32_t n) const {
     return static_cast<uint32_t>((uint64_t{n} * factor_) >> shift_);

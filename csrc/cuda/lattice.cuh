@@ -37,8 +37,8 @@ struct Tiling {
         shared(shared_),
         along(l.along),
         packed(packed_),
-        lane_bits(std::bit_width(static_cast<unsigned>(lanes)) - 1),
-        across_bits(std::bit_width(static_cast<unsigned>(across)) - 1) {
+        lane_bits(bits_of(static_cast<uint32_t>(lanes)) - 1),
+        across_bits(bits_of(static_cast<uint32_t>(across)) - 1) {
     const Walk &units = l.geometry.rows, &steps = l.geometry.row;
     const int64_t inner_steps = steps.dims > 1 ? steps.size[1] : steps.count;
     outer_step = steps.dims > 1 ? static_cast<int>(warps * (32 / lanes) / inner_steps) : warps * (32 / lanes);

@@ -60,30 +60,34 @@ struct HeldLoss {
   double many;                                // clusters of more than two
   double few_packs;                           // 8 packs a thread
 };
-constexpr HeldLoss kForwardLoss{
-    .registers = {0.455, 6375},
-    .shared = {0.32, 8960},
-    .shared_at_all = 0.0045,
-    .shared_pack = 0.0013,
-    .alone = 0.022,
-    .alone_of_two = 0.018,
-    .alone_of_many = 0.074,
-    .two = 0.018,
-    .many = 0.01,
-    .few_packs = -0.017,
-};
-constexpr HeldLoss kBackwardLoss{
-    .registers = {0.2, 5475},
-    .shared = {0.2, 8260},
-    .shared_at_all = 0.005,
-    .shared_pack = 0.0,
-    .alone = 0.018,
-    .alone_of_two = 0.048,
-    .alone_of_many = 0.235,
-    .two = 0.012,
-    .many = 0.006,
-    .few_packs = -0.01,
-};
+constexpr HeldLoss kForwardLoss = [] {
+  HeldLoss of{};
+  of.registers = {0.455, 6375};
+  of.shared = {0.32, 8960};
+  of.shared_at_all = 0.0045;
+  of.shared_pack = 0.0013;
+  of.alone = 0.022;
+  of.alone_of_two = 0.018;
+  of.alone_of_many = 0.074;
+  of.two = 0.018;
+  of.many = 0.01;
+  of.few_packs = -0.017;
+  return of;
+}();
+constexpr HeldLoss kBackwardLoss = [] {
+  HeldLoss of{};
+  of.registers = {0.2, 5475};
+  of.shared = {0.2, 8260};
+  of.shared_at_all = 0.005;
+  of.shared_pack = 0.0;
+  of.alone = 0.018;
+  of.alone_of_two = 0.048;
+  of.alone_of_many = 0.235;
+  of.two = 0.012;
+  of.many = 0.006;
+  of.few_packs = -0.01;
+  return of;
+}();
 
 // resident: threads that a multiprocessor has registers for.
 inline double held_loss(const HeldLoss& losses, const Device& device, int64_t packs, int resident,

@@ -140,61 +140,69 @@ struct StridedLoss {
   double elements;             // one by one
   double below_64, below_128;  // bytes side by side; and of elements
   double elements_below_64, elements_below_128;
-  double shared_empty = 0, shared_alone = 0,
-         shared_alone_in_many = 0;                        // without registers; in clusters of more than two
+  // Without registers; in clusters of more than two.
+  double shared_empty, shared_alone, shared_alone_in_many;
   double beside;                                          // with registers and shared memory
   double much_shared;                                     // more there than in registers, or nearly
   double turns, turns_empty, turns_alone, turns_cluster;  // of rows that take turns
 };
-constexpr StridedLoss kStridedForward{
-    .always = 0.024,
-    .half = 0.174,
-    .half_elements = 0.097,
-    .threads = 0.045,
-    .held = 0.29,
-    .full = 96 << 10,
-    .empty = 0.278,
-    .alone = 0.133,
-    .two = 0.043,
-    .cluster = {0.02, 0.056, 0.092},
-    .elements = 0.129,
-    .below_64 = 0.128,
-    .below_128 = 0.072,
-    .elements_below_64 = 0.191,
-    .elements_below_128 = 0.107,
-    .shared_empty = 0.295,
-    .shared_alone = -0.01,
-    .shared_alone_in_many = 0.016,
-    .beside = -0.007,
-    .much_shared = 0.038,
-    .turns = 0.04,
-    .turns_empty = 0.98,
-    .turns_alone = 0.244,
-    .turns_cluster = 1.572,
-};
-constexpr StridedLoss kStridedBackward{
-    .always = 0.097,
-    .half = 0.07,
-    .half_elements = 0.069,
-    .threads = 0.144,
-    .held = 0.049,
-    .full = 320 << 10,
-    .empty = 0.092,
-    .alone = 0.104,
-    .two = 0.016,
-    .cluster = {0.053, 0.104, 0.12},
-    .elements = 0.14,
-    .below_64 = 0.22,
-    .below_128 = 0.058,
-    .elements_below_64 = 0.147,
-    .elements_below_128 = 0.101,
-    .beside = 0.011,
-    .much_shared = 0.015,
-    .turns = 0.399,
-    .turns_empty = 0.63,
-    .turns_alone = 0.008,
-    .turns_cluster = 0.5,
-};
+constexpr StridedLoss kStridedForward = [] {
+  StridedLoss of{};
+  of.always = 0.024;
+  of.half = 0.174;
+  of.half_elements = 0.097;
+  of.threads = 0.045;
+  of.held = 0.29;
+  of.full = 96 << 10;
+  of.empty = 0.278;
+  of.alone = 0.133;
+  of.two = 0.043;
+  of.cluster[0] = 0.02;
+  of.cluster[1] = 0.056;
+  of.cluster[2] = 0.092;
+  of.elements = 0.129;
+  of.below_64 = 0.128;
+  of.below_128 = 0.072;
+  of.elements_below_64 = 0.191;
+  of.elements_below_128 = 0.107;
+  of.shared_empty = 0.295;
+  of.shared_alone = -0.01;
+  of.shared_alone_in_many = 0.016;
+  of.beside = -0.007;
+  of.much_shared = 0.038;
+  of.turns = 0.04;
+  of.turns_empty = 0.98;
+  of.turns_alone = 0.244;
+  of.turns_cluster = 1.572;
+  return of;
+}();
+constexpr StridedLoss kStridedBackward = [] {
+  StridedLoss of{};
+  of.always = 0.097;
+  of.half = 0.07;
+  of.half_elements = 0.069;
+  of.threads = 0.144;
+  of.held = 0.049;
+  of.full = 320 << 10;
+  of.empty = 0.092;
+  of.alone = 0.104;
+  of.two = 0.016;
+  of.cluster[0] = 0.053;
+  of.cluster[1] = 0.104;
+  of.cluster[2] = 0.12;
+  of.elements = 0.14;
+  of.below_64 = 0.22;
+  of.below_128 = 0.058;
+  of.elements_below_64 = 0.147;
+  of.elements_below_128 = 0.101;
+  of.beside = 0.011;
+  of.much_shared = 0.015;
+  of.turns = 0.399;
+  of.turns_empty = 0.63;
+  of.turns_alone = 0.008;
+  of.turns_cluster = 0.5;
+  return of;
+}();
 
 constexpr const StridedLoss& strided_losses(bool backward) { return backward ? kStridedBackward : kStridedForward; }
 
