@@ -109,6 +109,9 @@ RUNS = {
         result("dims", "(8, 4096) dim 1, x[::2]", layout="x[::2]", lines=[line("ours", 0.8)]),
         result("backward-dims", "(8, 4096) dim 1, x[::2]", layout="x[::2]", lines=[line("ours", 0.7)]),
     ],
+    "h200-backward-dims.json": [
+        result("backward-dims", "8 x 4096", lines=[line("ours", 0.6), line("softmax", 0.1)]),
+    ],
     "cpu-dims.json": [
         result("dims", "8 x 4096", lines=[line("ours", 0.2, 0.95), line("out", 0.85)]),
         result("backward-dims", "8 x 4096", lines=[line("ours", 0.2, 0.75)]),
@@ -127,6 +130,11 @@ EXPECTED = {
         "|---|---|---|---|---|",
         "| (8, 4096) dim 1 | **0.900** | 0.250 | **-** | - |",
         "| (8, 4096) dim 1, `x[::2]` | **0.800** | - | **0.700** | - |",
+    ],
+    "backward-dims": [
+        "| x | **l1norm**, backward | softmax, backward |",
+        "|---|---|---|",
+        "| (8, 4096) dim 1 | **0.600** | 0.100 |",
     ],
     "cpu-dims": [
         "| x | `out=`, of `y.copy_(x)` | allocating, of `x.clone()` | gradient, of `torch.add(x, g)` |",

@@ -100,23 +100,42 @@ def _backward(found: Any, name: str) -> str:
 
 
 def _dims(found: Any, name: str) -> str:
-    forward, backward = _by_case(found, "dims"), _by_case(found, "backward-dims")
-    peers = _present([*forward.values(), *backward.values()])
+    directions = [_DIMS[suite] for suite in _DIMS if _by_case(found, suite)]
+    runs = [_by_case(found, suite) for suite in _DIMS if _by_case(found, suite)]
+    cases = dict.fromkeys(case for results in runs for case in results)
+    peers = _present([result for results in runs for result in results.values()])
     rows = []
-    for case in dict.fromkeys([*forward, *backward]):
+    for case in cases:
         cells = [_case(case)]
-        for results in (forward, backward):
+        for results in runs:
             lines = _lines(results[case]) if case in results else {}
             cells += [f"**{_fraction(lines.get('ours'))}**", *(_fraction(lines.get(key)) for key in peers)]
         rows.append(cells)
-    columns = ["**l1norm**", *(_PEERS[key] for key in peers)]
-    plots = f"{FOLDER}/{_folder(name)}"
+    columns = [
+        column + direction.suffix
+        for direction in directions
+        for column in ("**l1norm**", *(_PEERS[key] for key in peers))
+    ]
+    plots = ", ".join(f"[{each.word}]({FOLDER}/{_folder(name)}/{each.plot})" for each in directions)
     return (
-        f"Any dim and strides, float32: fractions of `y.copy_(x)` of the same view forward, of `torch.add(x, g, out=o)`"
-        f"\nbackward ({_source(found, name)};\nplots: [forward]({plots}/fraction-of-copy-dims-float32.svg), "
-        f"[backward]({plots}/backward-dims-float32.svg)):\n\n"
-        + _table(["x", *columns, *(f"{column}, backward" for column in columns)], rows)
+        f"Any dim and strides, float32: fractions of {', '.join(each.yardstick for each in directions)}"
+        f"\n({_source(found, name)};\nplots: {plots}):\n\n" + _table(["x", *columns], rows)
     )
+
+
+class _Direction(NamedTuple):
+    word: str
+    suffix: str
+    yardstick: str
+    plot: str
+
+
+_DIMS = {
+    "dims": _Direction("forward", "", "`y.copy_(x)` of the same view forward", "fraction-of-copy-dims-float32.svg"),
+    "backward-dims": _Direction(
+        "backward", ", backward", "`torch.add(x, g, out=o)` backward", "backward-dims-float32.svg"
+    ),
+}
 
 
 def _cpu_dims(found: Any, name: str) -> str:
@@ -139,6 +158,7 @@ BLOCKS = {
     "headline": Block("demo-h200.json", _demo),
     "backward": Block("h200-backward.json", _backward),
     "dims": Block("h200-dims.json", _dims),
+    "backward-dims": Block("h200-backward-dims.json", _dims),
     "cpu-dims": Block("cpu-dims.json", _cpu_dims),
 }
 
