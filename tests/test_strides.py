@@ -62,7 +62,12 @@ def test_any_strides_give_the_contiguous_gradient(data, x, reduction, eps, devic
         m = l1norm.l1_norm(plain, dim, reduction, eps, return_denominator=True)[1]
         for h in (None, make_rows("randn", *m.shape, dtype=m.dtype, device=device, seed=1)):
             expected = backward(g.contiguous(), plain, m, dims, number, eps, grad_denominator=h)
-            assert_same_bits(backward(g, t, m, dims, number, eps, grad_denominator=h), expected)
+            found = backward(g, t, m, dims, number, eps, grad_denominator=h)
+            if x.dtype == torch.float64 and device == "cuda" and x.numel():
+                # Where all cancels, what is left is the rounding of two doubles, which differs from kernel to kernel.
+                most = 2 * g.abs().amax() / m.abs() + (0 if h is None else h.abs())
+                found = torch.where((found - expected).abs() <= 2.0**-98 * most, expected, found)
+            assert_same_bits(found, expected)
 
 
 @settings(max_examples=200)
