@@ -213,29 +213,32 @@ constexpr double waiting(bool backward, int cluster) {
 
 inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
   const StridedLoss& of = strided_losses(backward);
-  const int64_t bytes = strided_shared_bytes(s, backward, plan), threads = strided_threads(plan);
-  if (bytes > device.shared_bytes - 1024) return kImpossible;
-  const int64_t most = std::min<int64_t>(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
-                                         device.threads_per_multiprocessor);
-  const int64_t blocks = std::min(most / threads, device.shared_bytes_per_multiprocessor / (bytes + 1024));
+  // Divisions are of what fits 32 bits, and of floats: this runs for some dozens of plans.
+  const int64_t shared = strided_shared_bytes(s, backward, plan);
+  if (shared > device.shared_bytes - 1024) return kImpossible;
+  const int bytes = static_cast<int>(shared), threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
+  const int most = std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
+                            device.threads_per_multiprocessor);
+  const int blocks = std::min(most / threads, device.shared_bytes_per_multiprocessor / (bytes + 1024));
   if (blocks == 0) return kImpossible;
-  const auto below = [](int64_t it, double wanted) { return std::max(0.0, 1.0 - static_cast<double>(it) / wanted); };
+  const auto below = [](double it, double wanted) { return it < wanted ? 1.0 - it / wanted : 0.0; };
   const bool elements = s.elements > 1, half = s.element_size == 2;
   // Multiprocessors without a block, and the longer arithmetic of halves.
-  const double always = 0.3 * below(strided_grid(s.units, plan), 2.0 * device.multiprocessors) +
+  const int enough = 2 * device.multiprocessors;
+  const bool few = s.units < int64_t{enough} * plan.width * tiles;
+  const double always = (few ? 0.3 * below(static_cast<double>(strided_grid(s.units, plan)), enough) : 0.0) +
                         (half ? (elements ? of.half_elements : of.half) : 0.0);
-  const int64_t tile_bytes = s.steps * plan.width * s.bytes();
-  const int64_t cells_bytes = threads * (plan.packs + plan.shared_packs) * kPackBytes;
+  const double tile_bytes = static_cast<double>(s.steps * plan.width * s.bytes());
+  const int cells = (plan.packs + plan.shared_packs) * plan.cluster;  // of a tile's threads of one number
   if (plan.interleaved) {
-    const double empty = below(tile_bytes, static_cast<double>(plan.cluster * cells_bytes));
+    const double empty = below(tile_bytes, threads * cells * kPackBytes);
     return always + of.turns + of.turns_empty * std::max(0.0, empty - 0.15) + (blocks == 1 ? of.turns_alone : 0.0) +
            of.turns_cluster * waiting(backward, plan.cluster);
   }
-  const int64_t tiles = strided_tiles_a_block(plan), held = blocks * tiles * tile_bytes / plan.cluster;
-  const double empty =
-      below(tile_bytes, static_cast<double>(plan.cluster * cells_bytes / tiles / plan.lanes * plan.width));
-  double loss = always + of.always + of.threads * below(blocks * threads, static_cast<double>(most)) +
-                of.held * below(held, of.full) + of.empty * empty + waiting(backward, plan.cluster);
+  const double empty = below(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
+  double loss = always + of.always + of.threads * below(blocks * threads, most) +
+                of.held * below(blocks * tiles * tile_bytes / plan.cluster, of.full) + of.empty * empty +
+                waiting(backward, plan.cluster);
   loss += blocks == 1 ? of.alone : blocks == 2 ? of.two : 0.0;
   const int64_t line = s.along ? 128 : plan.width * s.bytes();
   if (line < 64) {
