@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "pack.cuh"
+#include "shared.cuh"
 
 namespace l1norm::cuda {
 
@@ -17,7 +18,7 @@ namespace l1norm::cuda {
 // engine takes what is aligned where there is one, the lanes the rest.
 class WarpCopy {
  public:
-  __device__ __forceinline__ explicit WarpCopy(uint64_t* barrier) : barrier_(address(barrier)) {
+  __device__ __forceinline__ explicit WarpCopy(uint64_t* barrier) : barrier_(shared_address(barrier)) {
 #if L1NORM_BULK_COPY
     if (lane() == 0) {
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_) : "memory");
@@ -35,7 +36,7 @@ class WarpCopy {
     if (lane() == 0 && whole > 0) {
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_), "r"(whole) : "memory");
       asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       address(shared)),
+                       shared_address(shared)),
                    "l"(global), "r"(whole), "r"(barrier_)
                    : "memory");
     }
@@ -55,16 +56,7 @@ class WarpCopy {
   // Returns once every lane may read what was copied.
   __device__ __forceinline__ void wait(int whole) const {
 #if L1NORM_BULK_COPY
-    if (whole > 0) {
-      asm volatile(
-          "{\n"
-          ".reg .pred done;\n"
-          "again:\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
-          "@!done bra again;\n"
-          "}\n" ::"r"(barrier_)
-          : "memory");
-    }
+    if (whole > 0) await_first_phase(barrier_);
 #else
     (void)whole;
 #endif
@@ -81,8 +73,8 @@ class WarpCopy {
     __syncwarp();
 #if L1NORM_BULK_COPY
     if (lane() == 0 && whole > 0) {
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(address(shared)),
-                   "r"(whole)
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+                   "r"(shared_address(shared)), "r"(whole)
                    : "memory");
       asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     }
@@ -103,9 +95,6 @@ class WarpCopy {
 
  private:
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  static __device__ __forceinline__ uint32_t address(const void* shared) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  }
   static __device__ __forceinline__ int whole_packs(const void* global, int bytes) {
     return reinterpret_cast<uintptr_t>(global) % 16 == 0 ? bytes / 16 * 16 : 0;
   }

@@ -5,11 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#if defined(__CUDACC__)
-#define L1NORM_DIVIDER __host__ __device__ __forceinline__
-#else
-#define L1NORM_DIVIDER inline
-#endif
+#include "../geometry.h"
 
 namespace l1norm::cuda {
 
@@ -27,7 +23,7 @@ class Divider {
   constexpr explicit Divider(uint32_t by)
       : shift_(31 + bits_of(by - 1)), factor_(static_cast<uint32_t>(((uint64_t{1} << shift_) + by - 1) / by)) {}
 
-  L1NORM_DIVIDER constexpr uint32_t quotient(uint32_t n) const {
+  L1NORM_WALK constexpr uint32_t quotient(uint32_t n) const {
     return static_cast<uint32_t>((uint64_t{n} * factor_) >> shift_);
   }
 

@@ -5,6 +5,7 @@
 #include "accumulate.cuh"
 #include "plan.h"
 #include "quotient.cuh"
+#include "shared.cuh"
 
 namespace l1norm::cuda {
 
@@ -204,10 +205,7 @@ struct Held : Share<T, kEdge, kStep> {
 // 16 bytes from global to shared memory, for the thread that waits for its own copies.
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-      "l"(global)
-      : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 #else
   *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
 #endif

@@ -41,7 +41,8 @@ struct Tiling {
         across_bits(bits_of(static_cast<uint32_t>(across)) - 1) {
     const Walk &units = l.geometry.rows, &steps = l.geometry.row;
     const int64_t inner_steps = steps.dims > 1 ? steps.size[1] : steps.count;
-    outer_step = steps.dims > 1 ? static_cast<int>(warps * (32 / lanes) / inner_steps) : warps * (32 / lanes);
+    const int step = warps * (32 / lanes);
+    outer_step = steps.dims > 1 ? static_cast<int>(step / inner_steps) : step;
     if (units.count <= INT32_MAX) inner_unit = Divider(static_cast<uint32_t>(units.size[units.dims - 1]));
     if (inner_steps <= INT32_MAX) inner_step = Divider(static_cast<uint32_t>(inner_steps));
   }

@@ -141,7 +141,7 @@ inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan
   };
   if (take(16, 0)) return true;
   constexpr int64_t kShared = resident_threads(kPacksBesideShared) * kPackBytes;
-  return shape.aligned && take(kPacksBesideShared, static_cast<int>((device.shared_bytes - (4 << 10)) / kShared)) &&
+  return shape.aligned && take(kPacksBesideShared, static_cast<int>((device.shared_bytes - kOtherShared) / kShared)) &&
          plan.shared_packs > 0;
 }
 

@@ -165,7 +165,7 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   };
   const auto fits = [&] { return shape.rows * plan.cluster <= INT32_MAX; };
   if (is_few(shape, device)) {
-    // How long a row takes is what counts: 8 packs a thread, or 4 in one block of 128 to 256, and a cluster's barriers
+    // How long a row takes is what counts: 8 packs a thread, or 4 in one block of 128 to 256, and waits in a cluster
     // are repaid by a block's 2048 packs (16 x 16384 float32: 4.0 us in four blocks of 128, 4.3 in two of 256, 4.8 with
     // 16 packs in two of 128; 8 x 65536 bfloat16: 3.7 us in eight of 128, 5.0 with 16 packs). Blocks of more than that
     // are faster with 16 (32 x 65536 float32: 7.9 us in four of 256, 10.2 in four of 512 with 8).

@@ -3,6 +3,7 @@
 
 #include "../exact.h"
 #include "plan.h"
+#include "shared.cuh"
 
 namespace l1norm::cuda {
 
@@ -161,22 +162,12 @@ struct Cluster {
   // Until all that is expected is there. It is no barrier of the block's threads.
   __device__ __forceinline__ void await_sums() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
-        "@!done bra again;\n"
-        "}\n" ::"r"(arrivals())
-        : "memory");
+    await_first_phase(arrivals());
 #endif
   }
 
  private:
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  static __device__ __forceinline__ uint32_t shared_address(const void* place) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(place));
-  }
   static __device__ __forceinline__ uint32_t arrivals() {
     __shared__ uint64_t barrier;
     return shared_address(&barrier);
@@ -191,12 +182,6 @@ struct Cluster {
 
 // Sums that cluster_sum() keeps in each block's shared memory, a warp of the cluster one.
 __host__ __device__ __forceinline__ int cluster_sums(int blocks, int threads) { return blocks * threads / 32; }
-
-// Asynchronous copies go to shared memory from the start of a line on: 8192 x 131071 float32 runs at 0.91 from 16 bytes
-// past one.
-constexpr int kSharedLine = 128;
-constexpr int kLinePacks = kSharedLine / kPackBytes;
-__host__ __device__ constexpr int to_line(int packs) { return (packs + kLinePacks - 1) / kLinePacks * kLinePacks; }
 
 // The cluster's sum, in every thread, the same bits everywhere: parts, hi and lo, are added in the order of their
 // places, rank by rank, warp by warp. Every thread calls it once, with kMany after it expects that many; without, a

@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kTileKernelThreads, kTileBlocks<T, kBackward>)
     kernel(const __grid_constant__ Call c, const int tile_rows, const int tile_bytes) {
   using Row = TileRow<T, kUnitBytes>;
   constexpr int kOperands = kBackward ? 2 : 1;
-  extern __shared__ __align__(128) unsigned char tiles[];
+  extern __shared__ __align__(kSharedLine) unsigned char tiles[];
   __shared__ uint64_t barriers[kOperands * kTileKernelThreads / 32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int length = kLength > 0 ? kLength : static_cast<int>(c.geometry.row.count);
