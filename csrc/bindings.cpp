@@ -108,7 +108,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       break;
     case Kernel::kRelay:
       d["chunks"] = p.relay.chunks;
-      d["lag"] = p.relay.lag;
+      d["ahead"] = p.relay.ahead;
       d["turns_back"] = p.relay.turns_back;
       break;
     case Kernel::kStrided:

@@ -111,9 +111,15 @@ def check_split(plan: dict, length: int, size: int, device: dict) -> None:
 
 def check_relay(plan: dict, length: int, size: int, device: dict) -> None:
     assert plan["chunks"] == max(ceil_div(length * size // 16, 512 * 16), 1)
+    check_ahead(plan, length * size, device)
+
+
+def check_ahead(plan: dict, row_bytes: int, device: dict) -> None:
+    """row_bytes: of all that is read of a row."""
+    assert plan["turns_back"] == (row_bytes > device["l2_bytes"] * 2 // 5)
     # What is summed ahead stays in the cache, unless a row alone does not.
-    assert plan["lag"] == 1 or plan["lag"] * length * size <= device["l2_bytes"] * 2 // 7
-    assert plan["turns_back"] == (length * size > device["l2_bytes"] * 2 // 5)
+    a_row = plan["chunks"] + 1
+    assert plan["turns_back"] or plan["ahead"] == a_row or plan["ahead"] * (128 << 10) <= device["l2_bytes"] // 3
 
 
 def check_two_pass(plan: dict, length: int, size: int, device: dict) -> None:
@@ -136,6 +142,6 @@ def check(plan: dict, rows: int, length: int, dtype: torch.dtype, device: dict) 
     if plan["kernel"] == "split":  # all blocks at once: a row's blocks wait for each other
         assert blocks_of(plan, rows) <= device["multiprocessors"]
     if plan["kernel"] == "relay":
-        assert 1 <= plan["lag"] <= rows
+        assert plan["chunks"] + 1 <= plan["ahead"] <= rows * (plan["chunks"] + 1)
     if plan["kernel"] == "two_pass":
         assert plan["blocks"] <= rows

@@ -196,10 +196,10 @@ def test_bfloat16_has_the_plans_of_float16():
 IN_TWO_BLOCKS = {"kernel": "resident", "threads": 512, "packs": 16, "shared_packs": 0, "cluster": 2}
 IN_CHUNKS = {"kernel": "relay", "chunks": 2, "turns_back": False}
 HEADLINE = {
-    "T4": {**IN_CHUNKS, "lag": 4},
+    "T4": {**IN_CHUNKS, "ahead": 10},
     "A100": {"kernel": "resident", "threads": 384, "packs": 20, "shared_packs": 23, "cluster": 1},
-    "L4": {**IN_CHUNKS, "lag": 54},
-    "RTX 4090": {**IN_CHUNKS, "lag": 82},
+    "L4": {**IN_CHUNKS, "ahead": 44},
+    "RTX 4090": {**IN_CHUNKS, "ahead": 97},
     **dict.fromkeys(("H100", "H200", "B200", "RTX 5090"), IN_TWO_BLOCKS),
 }
 
@@ -207,6 +207,21 @@ HEADLINE = {
 @pytest.mark.parametrize("name", GPUS)
 def test_the_plan_for_the_headline(name):
     assert make_plan(name, 32_768, 65_535) == HEADLINE[name]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_long_rows_are_summed_ahead_as_far_as_keeps_all_busy(name):
+    running = GPUS[name]["multiprocessors"]
+    for length in (1 << 20, 3 << 20, 1 << 24):
+        plan = make_plan(name, 1000, length)
+        assert plan["kernel"] == "relay"
+        a_row = plan["chunks"] + 1
+        if plan["turns_back"]:
+            assert plan["ahead"] == a_row + running // 2
+        else:
+            cached = GPUS[name]["l2_bytes"] // 3 // (128 << 10)
+            assert plan["ahead"] == max(a_row, min(running * 3 // 4 + a_row // 2, cached))
+        assert make_plan(name, 1, length, backward=True)["ahead"] >= a_row
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from plans import GPUS, ROWS, STATIC, WITH_CLUSTERS, blocks_of, ceil_div, check_tile, lengths, make_plan
+from plans import (
+    GPUS,
+    ROWS,
+    STATIC,
+    WITH_CLUSTERS,
+    blocks_of,
+    ceil_div,
+    check_ahead,
+    check_tile,
+    lengths,
+    make_plan,
+)
 from samples import DTYPES
 
 
@@ -24,9 +35,8 @@ def check_backward(plan: dict, rows: int, length: int, size: int, device: dict) 
         assert 1 <= cluster <= (1 if held == 8 else device["max_cluster"])
     elif kernel == "relay":
         assert plan["chunks"] == max(ceil_div(packs, 512 * 8), 1)
-        assert plan["lag"] == 1 or plan["lag"] * 2 * length * size <= device["l2_bytes"] * 2 // 7
-        assert 1 <= plan["lag"] <= rows
-        assert plan["turns_back"] == (2 * length * size > device["l2_bytes"] * 2 // 5)
+        assert plan["chunks"] + 1 <= plan["ahead"] <= rows * (plan["chunks"] + 1)
+        check_ahead(plan, 2 * length * size, device)
     else:
         assert kernel == "two_pass"
     assert 1 <= blocks_of(plan, rows) < 1 << 31

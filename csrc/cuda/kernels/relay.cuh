@@ -63,8 +63,8 @@ cudaError_t launch(const Call& c, const RelayPlan& plan, void* scratch, cudaStre
   if (error != cudaSuccess) return error;
   const size_t rows = static_cast<size_t>(c.geometry.rows.count), chunks = static_cast<size_t>(plan.chunks);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + rows * chunks};
-  const Order order(static_cast<unsigned>(rows), static_cast<unsigned>(chunks), 1,
-                    static_cast<unsigned>(plan.lag) * static_cast<unsigned>(chunks + 1), plan.turns_back);
+  const Order order(static_cast<unsigned>(rows), static_cast<unsigned>(chunks), 1, static_cast<unsigned>(plan.ahead),
+                    plan.turns_back);
   function<<<order.blocks(), kRelayThreads, 0, stream>>>(c, board, order);
   return cudaGetLastError();
 }
