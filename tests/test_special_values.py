@@ -95,6 +95,45 @@ def test_special_values_along_columns(dtype, device):
     assert y.isnan().sum(0).tolist() == [0, 50, 1, 50, 50, 0]
 
 
+def rows_of_all_kinds(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Neighbours are of different kinds: a thread has several of them at a time."""
+    x = make_rows("randn", 320, length, dtype=dtype)
+    info = torch.finfo(dtype)
+    x[0::15] = 0
+    x[1::15] = -0.0
+    x[2::15, 0] = INF
+    x[3::15, -1] = NAN
+    x[4::15] = info.smallest_normal / 8  # subnormal
+    x[5::15] *= info.smallest_normal * 4
+    x[6::15] = info.max
+    x[7::15] *= info.max / 8
+    x[8::15, 0] = info.max / 4  # far apart
+    x[8::15, 1:] = info.smallest_normal
+    x[9::15, 1:] = 0
+    x[10::15, : length - 1] = -0.0
+    x[11::15] *= max(2.0**-110, info.smallest_normal)
+    x[12::15] *= min(2.0**110, info.max / 8)
+    return x
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 7, 8, 11, 16])
+@pytest.mark.parametrize("eps", [0.0, 2.0**-126, 1.0, 2.0**110])
+def test_short_rows_of_all_kinds_beside_each_other(length, eps, dtype, device):
+    x = rows_of_all_kinds(length, dtype)
+    there = x.to(device)
+    y, m = l1norm.l1_norm(there, eps=eps, return_denominator=True)
+    assert_exact(y, x, eps=eps)
+    assert_exact_denominator(m, x, eps=eps)
+    assert_same_bits(l1norm.l1_norm(there, eps=eps), y)
+    columns = there.t().contiguous()
+    across, beside = l1norm.l1_norm(columns, 0, eps=eps, return_denominator=True)
+    assert_same_bits(across.t(), y)
+    assert_same_bits(beside.t(), m)
+    assert_same_bits(l1norm.l1_norm(columns, 0, eps=eps).t(), y)
+    assert_same_bits(l1norm.l1_norm(columns[:, 1:], 0, eps=eps).t(), y[1:])
+    assert_same_bits(l1norm.l1_norm_(columns, 0, eps=eps).t(), y)
+
+
 def test_length_one_gives_the_sign(dtype, device):
     fmt = torch.finfo(dtype)
     tiny = 2.0 ** FORMATS[dtype].smallest

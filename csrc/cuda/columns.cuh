@@ -36,6 +36,8 @@ struct WholeColumns {
   static constexpr int kFews = UnitPack::kUnits, kFew = kColumns / kFews;
   using Few = Pack<T, kFew>;
   static_assert(kUnits * kSteps * kFews <= 64);
+  // Of a step's, whose quotients are proven together.
+  static constexpr int kGroup = sizeof(T) == 4 ? kFews : 1, kGroups = kFews / kGroup;
   // What is not proven needs its column's sum again: short columns are kept for that, else their sums take less.
   static constexpr bool kKeepsSums = kSteps > (sizeof(T) == 2 ? 4 : 2);
 
@@ -78,7 +80,7 @@ struct WholeColumns {
     all_offsets(o);
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) load(j, o[j]);
-    using Bits = std::conditional_t<kUnits * kSteps * kFews <= 32, uint32_t, uint64_t>;
+    using Bits = std::conditional_t<kUnits * kSteps * kGroups <= 32, uint32_t, uint64_t>;
     Bits unproven = 0;
     Sum totals[kKeepsSums ? kColumns * kUnits : 1];
 #pragma unroll
@@ -86,75 +88,57 @@ struct WholeColumns {
       Quotient<T> quotients[kFews][kFew];
       Least<T> least;
       note_each<kSteps>(least, x[j]);
-      bool exact = true;
+      bool plain = true;
 #pragma unroll
-      for (int k = 0; k < kColumns; ++k) exact &= tally(j, k).is_exact(least);
-      if (!exact) {
+      for (int k = 0; k < kColumns; ++k) {
+        const auto tallied = tally(j, k);
+        const Sum total = tallied.sum();
+        if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
+        Quotient<T>& quotient = quotients[k / kFew][k % kFew];
+        quotient = Quotient<T>(total, c.count, c.eps, Plain{});
+        plain &= tallied.is_exact(least) & quotient.settle_for(least);
+        if (c.denominator != nullptr && exists(j)) {
+          const int64_t at = sizeof(T) == 2 ? offsets_anew(j).denominator : o[j].denominator;
+          write_denominator<T>(c, at + k * t.denominator_step, total);
+        }
+      }
+      if (!plain) {
         normalize_carefully(j);
         continue;
       }
+      const int64_t output = sizeof(T) == 2 && kUnits > 1 ? offsets_anew(j).output : o[j].output;
+      visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
+                                      [&](int u, T* to, bool there) {
+                                        UnitPack y;
 #pragma unroll
-      for (int k = 0; k < kColumns; ++k) {
-        const Sum total = tally(j, k).sum();
-        if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
-        quotients[k / kFew][k % kFew] = Quotient<T>(total, c.count, c.eps);
-        if (c.denominator != nullptr && exists(j)) {
-          write_denominator<T>(c, o[j].denominator + k * t.denominator_step, total);
-        }
-      }
-      visit<&Offsets::output, kSteps>(
-          way(j), c.geometry.row, static_cast<T*>(c.output) + o[j].output, [&](int u, T* to, bool there) {
-            UnitPack y;
+                                        for (int group = 0; group < kGroups; ++group) {
+                                          bool proven = true;
 #pragma unroll
-            for (int f = 0; f < kFews; ++f) {
-              Few few;
-              const bool proven = divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few, least);
-              y.units[f] = kKeepsSums && !proven ? x[j][u].units[f] : few.units[0];
-              unproven |= proven ? Bits{0} : Bits{1} << ((j * kSteps + u) * kFews + f);
-            }
-            if (there) *reinterpret_cast<UnitPack*>(to) = y;
-          });
+                                          for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+                                            Few few;
+                                            proven &= divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few, least);
+                                            y.units[f] = few.units[0];
+                                          }
+#pragma unroll
+                                          for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+                                            if (kKeepsSums && !proven) y.units[f] = x[j][u].units[f];
+                                          }
+                                          if (!proven) unproven |= Bits{1} << ((j * kSteps + u) * kGroups + group);
+                                        }
+                                        if (there) *reinterpret_cast<UnitPack*>(to) = y;
+                                      });
     }
     // What is not proven was stored as it was read, or is still here.
 #pragma unroll 1
     for (; unproven != 0; unproven &= unproven - 1) {
       const int bit = __ffsll(static_cast<long long>(unproven)) - 1;
-      const int f = bit % kFews, u = bit / kFews % kSteps, j = bit / kFews / kSteps;
+      const int group = bit % kGroups, u = bit / kGroups % kSteps, j = bit / kGroups / kSteps;
       if (!exists(j) || u >= static_cast<int>(c.geometry.row.count)) continue;
-      T* const to = static_cast<T*>(c.output) + offsets(j).output + c.geometry.row.at_small(u).output + f * kFew;
+      T* const to = static_cast<T*>(c.output) + offsets(j).output + c.geometry.row.at_small(u).output;
+#pragma unroll 1
+      for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
 #pragma unroll
-      for (int k = 0; k < kFew; ++k) {
-        Sum total;
-        Pack<T, 1> elements[kSteps];
-        const int column = j * kColumns + f * kFew + k;
-        if constexpr (kKeepsSums) {
-#pragma unroll
-          for (int i = k; i < kUnits * kColumns; i += kFew) {
-            // Else the compiler would keep them in memory, for an index.
-            const double hi = settled(totals[i].hi), lo = sizeof(T) == 8 ? settled(totals[i].lo) : totals[i].lo;
-            total = {i == column ? hi : total.hi, i == column ? lo : total.lo};
-          }
-        } else {
-#pragma unroll
-          for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-            for (int i = k; i < kUnits * kColumns; i += kFew) {
-              if (i == k || i == column) elements[s].units[0] = x[i / kColumns][s][i % kColumns];
-            }
-          }
-          Tally<T> tally;
-          tally.template set<kSteps>(elements);
-          total = tally.sum();
-        }
-        T value;
-        if constexpr (kKeepsSums) {
-          value = to[k];
-        } else {
-          value = elements[0].units[0];
-#pragma unroll
-          for (int s = 1; s < kSteps; ++s) value = s == u ? elements[s].units[0] : value;
-        }
-        to[k] = exact_quotient(value, exact_divisor<T>(total, c));
+        for (int k = 0; k < kFew; ++k) divide_one_again(j, u, f * kFew + k, k, totals, to);
       }
     }
   }
@@ -203,6 +187,13 @@ struct WholeColumns {
   }
 
  private:
+  // Worked out again rather than kept in registers, of which halves need all.
+  __device__ __forceinline__ Offsets offsets_anew(int j) const {
+    int64_t unit = exists(j) ? first_unit + 32 * j : 0;
+    asm volatile("" : "+l"(unit));
+    return offsets_of(t, c.geometry.rows, unit);
+  }
+
   __device__ __forceinline__ Tally<T> tally(int j, int k) const {
     Pack<T, 1> elements[kSteps];
 #pragma unroll
@@ -212,8 +203,42 @@ struct WholeColumns {
     return tally;
   }
 
-  // A unit with a column that Tally loses bits of: its elements are stored as they were read, and their columns taken
-  // one by one.
+  // The quotient of a column's step; few: the column's number among those that are worked on at a time.
+  template <int kTotals>
+  __device__ __forceinline__ void divide_one_again(int j, int u, int column, int few, const Sum (&totals)[kTotals],
+                                                   T* to) const {
+    const int wanted = j * kColumns + column;
+    Sum total;
+    T value;
+    if constexpr (kKeepsSums) {
+#pragma unroll
+      for (int i = few; i < kUnits * kColumns; i += kFew) {
+        // Else the compiler would keep them in memory, for an index.
+        const double hi = settled(totals[i].hi), lo = sizeof(T) == 8 ? settled(totals[i].lo) : totals[i].lo;
+        total = {i == wanted ? hi : total.hi, i == wanted ? lo : total.lo};
+      }
+      value = to[column];
+    } else {
+      Pack<T, 1> elements[kSteps];
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+        for (int i = few; i < kUnits * kColumns; i += kFew) {
+          if (i == few || i == wanted) elements[s].units[0] = x[i / kColumns][s][i % kColumns];
+        }
+      }
+      Tally<T> tally;
+      tally.template set<kSteps>(elements);
+      total = tally.sum();
+      value = elements[0].units[0];
+#pragma unroll
+      for (int s = 1; s < kSteps; ++s) value = s == u ? elements[s].units[0] : value;
+    }
+    to[column] = exact_quotient(value, exact_divisor<T>(total, c));
+  }
+
+  // A unit with a column that Tally loses bits of, or whose quotient is not plain: its elements are stored as they were
+  // read, and their columns taken one by one.
   __device__ __forceinline__ void normalize_carefully(int j) const {
     if (!exists(j)) return;
     const Walk& steps = c.geometry.row;

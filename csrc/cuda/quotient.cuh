@@ -36,6 +36,10 @@ __device__ __forceinline__ double approximate_reciprocal(double x) {
   return fma(fma(-x, y, 1.0), y, y);
 }
 
+// Of divisors that nearly all are, without branches, for those whose elements are too few to repay one. `usable` tells
+// whether it was: it is all that may be asked of one that was not.
+struct Plain {};
+
 // A divisor as two floats, within 2^-48 of it.
 struct FloatDivisor {
   float hi, lo;
@@ -44,12 +48,7 @@ struct FloatDivisor {
 
   // Within 2^-51 of max(sum / count, eps); exact_quotient() has the rest.
   __device__ __forceinline__ FloatDivisor(const Sum& sum, const Count& count, double eps) {
-    double m = (sum.hi + sum.lo) * count.reciprocal;
-    if (m < eps) m = eps;
-    // Its first 24 bits: a subtraction in place of a conversion back.
-    const double first = __hiloint2double(__double2hiint(m), __double2loint(m) & ~((1 << 29) - 1));
-    hi = static_cast<float>(first);
-    lo = static_cast<float>(m - first);
+    double m = split(sum, count, eps);
     usable = hi > 0x1p-100f && hi < 0x1p100f;
     is_special = false;
     if (usable) return;
@@ -58,8 +57,28 @@ struct FloatDivisor {
     hi = static_cast<float>(m);
   }
 
+  // As above, without a branch. A zero one is usable as it is: its approximate reciprocal is infinite, and what follows
+  // from that makes quotients NaN.
+  __device__ __forceinline__ FloatDivisor(const Sum& sum, const Count& count, double eps, Plain) {
+    split(sum, count, eps);
+    const uint32_t bits = __float_as_uint(hi), least = __float_as_uint(0x1p-100f), most = __float_as_uint(0x1p100f);
+    usable = (bits - 1u >= least) & (bits < most);  // zero ranks above everything
+    is_special = false;
+  }
+
   // Of a special divisor.
   __device__ __forceinline__ float reciprocal() const { return hi == 0.0f ? INFINITY : hi > 0.0f ? 0.0f : hi; }
+
+ private:
+  __device__ __forceinline__ double split(const Sum& sum, const Count& count, double eps) {
+    double m = (sum.hi + sum.lo) * count.reciprocal;
+    if (m < eps) m = eps;
+    // Its first 24 bits: a subtraction in place of a conversion back.
+    const double first = __hiloint2double(__double2hiint(m), __double2loint(m) & ~((1 << 29) - 1));
+    hi = static_cast<float>(first);
+    lo = static_cast<float>(m - first);
+    return m;
+  }
 };
 
 template <typename T>
@@ -76,19 +95,23 @@ struct Quotient<float> {
   Quotient() = default;
   __device__ __forceinline__ Quotient(const Sum& sum, const Count& count, double eps) {
     const FloatDivisor m(sum, count, eps);
-    hi = m.hi;
-    lo = m.lo;
-    usable = m.usable;
-    inverse = approximate_reciprocal(hi);
-    above = inverse * -(1.0f + 0x1p-18f);
-    below = inverse * -(1.0f - 0x1p-18f);
-    // From it on remainders lose nothing and quotients are normal.
-    limit = 2u * __float_as_uint(fmaxf(0x1p-101f, hi * 0x1p-125f)) - 1u;
+    set(m);
     if (m.is_special) {
       inverse = m.reciprocal();
       hi = lo = above = below = -0.0f;
       limit = 0;
     }
+  }
+  __device__ __forceinline__ Quotient(const Sum& sum, const Count& count, double eps, Plain plain) {
+    set(FloatDivisor(sum, count, eps, plain));
+  }
+
+  // Whether it is for elements of which that is the least; from then on divide() need not ask.
+  __device__ __forceinline__ bool settle_for(const Least<float>& least) {
+    const bool suits = usable & (least.bits >= limit);
+    usable = true;
+    limit = 0;
+    return suits;
   }
 
   template <int N>
@@ -111,6 +134,18 @@ struct Quotient<float> {
     least.note(x);
     return divide(x, y, least);
   }
+
+ private:
+  __device__ __forceinline__ void set(const FloatDivisor& m) {
+    hi = m.hi;
+    lo = m.lo;
+    usable = m.usable;
+    inverse = approximate_reciprocal(hi);
+    above = inverse * -(1.0f + 0x1p-18f);
+    below = inverse * -(1.0f - 0x1p-18f);
+    // From it on remainders lose nothing and quotients are normal.
+    limit = 2u * __float_as_uint(fmaxf(0x1p-101f, hi * 0x1p-125f)) - 1u;
+  }
 };
 
 // Products of the magnitude with bounds of the inverse, rounded outwards: they bracket the quotient whatever its size.
@@ -122,13 +157,17 @@ struct HalfQuotient {
   HalfQuotient() = default;
   __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps) {
     const FloatDivisor m(sum, count, eps);
-    usable = m.usable;
-    const float inverse = approximate_reciprocal(m.hi);
-    // 1 / m = inverse / (1 - rest), and rest is below 2^-21.
-    const float rest = fmaf(-inverse, m.lo, fmaf(-inverse, m.hi, 1.0f));
-    above = __fmaf_ru(inverse, rest + 0x1p-40f, inverse);
-    below = __fmaf_rd(inverse, rest - 0x1p-40f, inverse);
+    set(m);
     if (m.is_special) above = below = m.reciprocal();
+  }
+  __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps, Plain plain) {
+    set(FloatDivisor(sum, count, eps, plain));
+  }
+
+  __device__ __forceinline__ bool settle_for(const Least<T>&) {
+    const bool suits = usable;
+    usable = true;
+    return suits;
   }
 
   template <int N>
@@ -154,6 +193,16 @@ struct HalfQuotient {
     const uint32_t high = narrow_pair<T>(__fmul_ru(first, a.above), __fmul_ru(second, b.above));
     y = high | (x & 0x80008000u);
     return high ^ narrow_pair<T>(__fmul_rd(first, a.below), __fmul_rd(second, b.below));
+  }
+
+ private:
+  __device__ __forceinline__ void set(const FloatDivisor& m) {
+    usable = m.usable;
+    const float inverse = approximate_reciprocal(m.hi);
+    // 1 / m = inverse / (1 - rest), and rest is below 2^-21.
+    const float rest = fmaf(-inverse, m.lo, fmaf(-inverse, m.hi, 1.0f));
+    above = __fmaf_ru(inverse, rest + 0x1p-40f, inverse);
+    below = __fmaf_rd(inverse, rest - 0x1p-40f, inverse);
   }
 };
 template <>
@@ -188,6 +237,11 @@ struct Quotient<double> {
       limit = 0;
     }
   }
+  __device__ __forceinline__ Quotient(const Sum& sum, const Count& count, double eps, Plain)
+      : Quotient(sum, count, eps) {}
+
+  // A quotient's own check is cheaper than a way for those that are not plain.
+  __device__ __forceinline__ bool settle_for(const Least<double>&) const { return true; }
 
   template <int N>
   __device__ __forceinline__ bool divide(const Pack<double, N>& x, Pack<double, N>& y,
@@ -234,6 +288,8 @@ __device__ __forceinline__ T exact_quotient(T x, Divisor m) {
     T y;
     return settle(x, m, y) ? y : narrow<T>(round_to_odd_float(quotient_to_odd(widen(x), m)));
   } else {
+    // The NaN that Quotient gives, and no division's.
+    if (sizeof(T) == 4 && m.hi == 0.0) return x * static_cast<T>(INFINITY);
     return divide_exactly(x, m);
   }
 }

@@ -73,32 +73,50 @@ __device__ __forceinline__ bool normalize_lone(const Row& row, const Call& c) {
   return true;
 }
 
-// A length that is known: in registers.
-template <typename T, int kLength, typename Row>
-__device__ __forceinline__ void normalize_short(const Row& row, const Call& c, int64_t index) {
+// A length that is known: in registers, several rows at a time. False, and nothing done, where a divisor is not plain.
+// index: of the first row; the others follow 32 apart.
+template <typename T, int kLength, typename Row, int kRows>
+__device__ __forceinline__ bool normalize_short(const Row (&rows)[kRows], const Call& c, int64_t index) {
   constexpr int kUnits = kLength / Row::kUnit;
   if constexpr (kLength == 1) {
-    if (normalize_lone<T>(row, c)) return;
+    if (normalize_lone<T>(rows[0], c)) return true;
   }
-  typename Row::RowUnit units[kUnits > 0 ? kUnits : 1];
-  Least<T> least;
-  if constexpr (kUnits > 0) {
-    Batch<Row>::load(row, 0, units);
-    note_each<kUnits>(least, units);
-  }
-  if constexpr (Row::kSingle) least.note(*row.single());
-  const Sum total = sum_of<Tally<T>>(least, [&](auto& tally) {
-    if constexpr (Row::kSingle) {
-      tally.template set<1>(row.single());
-      if constexpr (kUnits > 0) tally.template add<kUnits>(units);
-    } else {
-      tally.template set<kUnits>(units);
+  typename Row::RowUnit units[kRows][kUnits > 0 ? kUnits : 1];
+  Least<T> least[kRows];
+  Sum totals[kRows];
+  Quotient<T> quotients[kRows];
+  bool plain = true;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if constexpr (kUnits > 0) {
+      Batch<Row>::load(rows[i], 0, units[i]);
+      note_each<kUnits>(least[i], units[i]);
     }
-  });
-  if (c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(index).denominator, total);
-  const Quotient<T> quotient(total, c.count, c.eps);
-  if constexpr (Row::kSingle) divide_single(row, quotient, total, c);
-  if constexpr (kUnits > 0) Batch<Row>::divide(row, 0, units, quotient, least, total, c);
+    if constexpr (Row::kSingle) least[i].note(*rows[i].single());
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    Tally<T> tally;
+    if constexpr (Row::kSingle) {
+      tally.template set<1>(rows[i].single());
+      if constexpr (kUnits > 0) tally.template add<kUnits>(units[i]);
+    } else {
+      tally.template set<kUnits>(units[i]);
+    }
+    totals[i] = tally.sum();
+    quotients[i] = Quotient<T>(totals[i], c.count, c.eps, Plain{});
+    plain &= tally.is_exact(least[i]) & quotients[i].settle_for(least[i]);
+  }
+  if (!plain) return false;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (c.denominator != nullptr) {
+      write_denominator<T>(c, c.geometry.rows.at(index + 32 * i).denominator, totals[i]);
+    }
+    if constexpr (Row::kSingle) divide_single(rows[i], quotients[i], totals[i], c);
+    if constexpr (kUnits > 0) Batch<Row>::divide(rows[i], 0, units[i], quotients[i], least[i], totals[i], c);
+  }
+  return true;
 }
 
 // Lengths that kernels are compiled for.
@@ -179,10 +197,11 @@ __device__ __forceinline__ void differentiate_short(const Row (&x)[kRows], const
   }
 }
 
-// Whether a thread takes two rows at a time, as the arithmetic of one waits for itself (3 float32: 0.86 and 0.76).
-// Those of doubles take too many registers.
-template <typename T, int kLength>
-constexpr bool kTwoAtATime = kLength > 0 && sizeof(T) < 8;
+// Whether a thread takes two rows at a time, as the arithmetic of one waits for itself (gradients of 3 float32: 0.86
+// and 0.76; 3 float16: 0.69 and 0.65). Forward, it is halves' alone that takes longer than memory; gradients of doubles
+// take too many registers.
+template <typename T, bool kBackward, int kLength>
+constexpr bool kTwoAtATime = kBackward ? kLength > 0 && sizeof(T) < 8 : kLength > 1 && sizeof(T) == 2;
 
 // Blocks on a multiprocessor that registers are shared between.
 template <typename T, bool kBackward>
@@ -206,22 +225,22 @@ __global__ void __launch_bounds__(kTileKernelThreads, kTileBlocks<T, kBackward>)
   unsigned char* const tile = tiles + kOperands * warp * tile_bytes;  // the result's as well
   const WarpCopy copy(&barriers[kOperands * warp]);
   const T* const x = static_cast<const T*>(c.input) + first * length;
+  const auto row_of = [&](unsigned char* from, int r) { return Row(from, r, length, lane); };
+  constexpr bool kTwo = kTwoAtATime<T, kBackward, kLength>;
+  int r = lane;
   if constexpr (kBackward) {
     unsigned char* const tile_x = tile + tile_bytes;
     const WarpCopy copy_x(&barriers[kOperands * warp + 1]);
     const int whole = copy.load(tile, static_cast<const T*>(c.grad) + first * length, bytes);
     const int whole_x = copy_x.load(tile_x, x, bytes);
     // Divisors are a step ahead, so that no thread waits for its own.
-    const auto divisor_of = [&](int r) {
-      return RowDivisor<T>(c, c.geometry.rows.at(first + min(r, rows - 1)).denominator);
+    const auto divisor_of = [&](int row) {
+      return RowDivisor<T>(c, c.geometry.rows.at(first + min(row, rows - 1)).denominator);
     };
-    const auto row_of = [&](unsigned char* from, int r) { return Row(from, r, length, lane); };
-    constexpr bool kTwo = kTwoAtATime<T, kLength>;
     RowDivisor<T> divisor = divisor_of(lane), second;
     if constexpr (kTwo) second = divisor_of(lane + 32);
     copy.wait(whole);
     copy_x.wait(whole_x);
-    int r = lane;
     if constexpr (kTwo) {
       for (; r + 32 < rows; r += 64) {
         const Row rows_x[] = {row_of(tile_x, r), row_of(tile_x, r + 32)};
@@ -244,13 +263,19 @@ __global__ void __launch_bounds__(kTileKernelThreads, kTileBlocks<T, kBackward>)
     }
   } else {
     copy.wait(copy.load(tile, x, bytes));
-    for (int r = lane; r < rows; r += 32) {
-      const Row row(tile, r, length, lane);
-      if constexpr (kLength > 0) {
-        normalize_short<T, kLength>(row, c, first + r);
-      } else {
-        normalize<T>(row, c, first + r);
+    for (; r < rows; r += 32) {
+      if constexpr (kTwo) {
+        const Row two[] = {row_of(tile, r), row_of(tile, min(r + 32, rows - 1))};
+        if (r + 32 < rows && normalize_short<T, kLength>(two, c, first + r)) {
+          r += 32;
+          continue;
+        }
       }
+      if constexpr (kLength > 0) {
+        const Row one[] = {row_of(tile, r)};
+        if (normalize_short<T, kLength>(one, c, first + r)) continue;
+      }
+      normalize<T>(row_of(tile, r), c, first + r);
     }
   }
   copy.store(static_cast<T*>(c.output) + first * length, tile, bytes);
