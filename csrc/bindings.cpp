@@ -62,16 +62,16 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["dense"] = g.dense();
   const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike), pack);
   d["lattice"] =
-      pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed, l.interleaved);
+      pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed, l.interleaved, l.far);
   return d;
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
                     int64_t l2_bytes, int max_cluster, bool backward,
-                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool>& lattice) {
+                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, bool>& lattice) {
   using namespace l1norm::cuda;
-  const auto& [units, steps, inner, columns, elements, along, skewed, interleaved] = lattice;
+  const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, far] = lattice;
   const Plan p = make_plan({rows,
                             length,
                             static_cast<l1norm::DType>(dtype),
@@ -80,7 +80,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                             aligned,
                             backward,
                             {units, steps, inner, columns, elements, along,
-                             l1norm::element_size(static_cast<l1norm::DType>(dtype)), skewed, interleaved}},
+                             l1norm::element_size(static_cast<l1norm::DType>(dtype)), skewed, interleaved, far}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster},
                            wanted_kernel);
@@ -113,6 +113,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       break;
     case Kernel::kStrided:
       d["lanes"] = p.strided.lanes;
+      d["across"] = p.strided.across;
       d["width"] = p.strided.width;
       d["warps"] = p.strided.warps;
       d["packs"] = p.strided.packs;
@@ -211,13 +212,14 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
         pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
         pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-        pybind11::arg("backward") = false, pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, 1, false),
+        pybind11::arg("backward") = false,
+        pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, false),
         "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
         "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
         "input and output, and of its gradient in backward, start at the same elements; lattice: "
         "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
-        "steps lie closer together than units, steps that are whole packs together where that is more than one, "
-        "whether elements lie in packs alike everywhere.");
+        "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
+        "whether steps follow each other without a gap, whether they lie far apart.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay', 'strided', "
         "'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");

@@ -12,7 +12,7 @@ def lattice(x, dims, out=None, pack=4, aligned=True):
     """Its kind, units, steps, units side by side, and whether steps lie closer together."""
     out = torch.empty(x.shape, device="meta") if out is None else out
     found = _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"]
-    units, steps, inner, columns, elements, along, skewed, interleaved = found
+    units, steps, inner, columns, elements, along, skewed, interleaved, _ = found
     assert columns in (1, pack)
     assert not (skewed or interleaved) or (elements == pack and inner > 1 and not along)
     assert elements in (1, pack)
@@ -30,6 +30,22 @@ def test_neighbouring_rows_are_columns():
     assert lattice(meta(6, 5, 8), [0]) == (COLUMNS, 10, 6, 10, False)
     assert lattice(meta(6, 5, 8), [1], pack=8) == (COLUMNS, 6, 5, 1, False)
     assert lattice(meta(6, 5, 8), [1], pack=2) == (COLUMNS, 24, 5, 4, False)
+
+
+def test_steps_are_far_from_32_kilobytes_on():
+    def far(x, dims, out=None, pack=4):
+        out = torch.empty(x.shape, device="meta") if out is None else out
+        return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, True)["lattice"][-1]
+
+    assert far(meta(100, 8192), [0])
+    assert not far(meta(100, 8188), [0])
+    assert far(meta(100, 4096), [0], pack=2)
+    assert not far(meta(100, 4096), [0], pack=8)
+    assert far(meta(5, 100, 8192), [1])
+    assert not far(meta(5, 100, 8192), [2])
+    assert not far(meta(64, 100, 256, 64), [0, 2])  # of two loops the inner one
+    assert far(meta(100, 64), [0], out=meta(100, 8192)[:, :64])
+    assert far(meta(100, 8192).flip(0), [0])
 
 
 def test_neighbours_in_a_row_are_segments():
@@ -71,7 +87,7 @@ def test_more_than_two_nested_loops_are_not_taken(dims):
 
 def skewed(x, dims, out=None, pack=4, alike=True):
     out = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, alike, alike)["lattice"][-2]
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, alike, alike)["lattice"][-3]
 
 
 def test_neighbours_that_lie_in_packs_alike_are_skewed():
@@ -89,7 +105,7 @@ def test_neighbours_that_lie_in_packs_alike_are_skewed():
 
 def interleaved(x, dims, out=None, pack=4, alike=True):
     out = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, False, alike)["lattice"][-1]
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, False, alike)["lattice"][-2]
 
 
 def test_rows_that_take_turns_in_a_dense_run_are_interleaved():

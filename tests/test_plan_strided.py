@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from plans import GPUS, NUMBER, ceil_div, make_plan
+from plans import GPUS, NUMBER, WITH_CLUSTERS, ceil_div, make_plan
 from samples import DTYPES
 
 from l1norm import _C
@@ -16,18 +16,21 @@ KINDS = {
 }
 
 
-def plan_lattice(name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False) -> dict:
+def plan_lattice(
+    name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False, far=False
+) -> dict:
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved)
+    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, far)
     return _C.plan(
         units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
     )
 
 
+@pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", GPUS)
-def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward):
+def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward, far):
     for dtype in DTYPES:
         columns, elements, along = KINDS[kind](16 // dtype.itemsize)
         size = dtype.itemsize
@@ -39,7 +42,7 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
         for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
             for inner in (1, 3, 4, 12, 17, 600):
                 for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
-                    plan = plan_lattice(name, kind, units, steps, inner, dtype, backward)
+                    plan = plan_lattice(name, kind, units, steps, inner, dtype, backward, far=far)
                     case = (dtype, units, inner, steps, plan)
                     if plan["kernel"] == "two_pass":
                         assert units > 1 << 31, case
@@ -49,42 +52,54 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                         assert steps > most // 2 or large or units > 1 << 31, case
                         continue
                     assert plan["kernel"] == "strided"
-                    lanes, width, warps, packs, cluster = (
-                        plan[k] for k in ("lanes", "width", "warps", "packs", "cluster")
+                    lanes, across, width, warps, packs, cluster = (
+                        plan[k] for k in ("lanes", "across", "width", "warps", "packs", "cluster")
                     )
-                    tiles = 4 if warps == 1 else 1
-                    assert plan["threads"] == warps * 32 * tiles
+                    tiles = 4 if warps * across == 1 else 1
+                    assert plan["threads"] == warps * across * 32 * tiles
                     assert 1 <= plan["blocks"] < 1 << 31
                     assert plan["blocks"] == ceil_div(ceil_div(units, width), tiles) * cluster
                     assert plan["whole"] == (not along and steps <= (8 if backward else 16))
                     if plan["whole"]:
                         assert packs in whole_columns, case
                         assert packs >= steps, case
-                        assert (lanes, warps, cluster, plan["shared_packs"]) == (32, 1, 1, 0)
+                        assert (lanes, across, warps, cluster, plan["shared_packs"]) == (32, 1, 1, 1, 0)
                         assert width in (32, 64, 128)
                         continue
                     assert lanes in (1, 2, 4, 8, 16, 32)
-                    assert width == lanes
+                    assert width == lanes * across
+                    assert across == 1 or (size == 4 and width <= inner and width * unit_bytes == 256), case
                     assert lanes * columns <= 32  # a fold of a pack's columns has a lane for each
                     assert cluster in (1, 2, 4, 8)
                     assert cluster <= GPUS[name]["max_cluster"]
                     assert cluster == 1 or warps > 1, case
                     shared, in_turns = plan["shared_packs"], plan["interleaved"]
                     assert not in_turns, case
-                    assert packs == packs_in_registers or (packs == 0 and shared and warps <= 8 and not backward), case
+                    no_registers = packs == 0 and shared and warps * across <= 8 and not backward
+                    assert packs == packs_in_registers or no_registers, case
                     assert ceil_div(steps, cluster) <= warps * (32 // lanes) * (packs + shared) * elements, case
                     # Sums of warps and of blocks, and results.
                     sums = warps + (cluster if cluster > 1 else 0)
-                    bytes_of_sums = tiles * lanes * columns * (16 * sums + (120 if backward else 32))
-                    assert warps <= 16, case
+                    bytes_of_sums = tiles * width * columns * (16 * sums + (120 if backward else 32))
+                    assert warps * across <= 16, case
                     if shared:
                         assert elements == 1, case
                         assert size > 2, case
                         assert shared % (4 if backward or size == 8 else 8) == 0, case
-                        cells = tiles * warps * 32 * shared * 16 * (2 if backward else 1)
+                        cells = plan["threads"] * shared * 16 * (2 if backward else 1)
                         assert cells + bytes_of_sums <= GPUS[name]["shared_bytes"], case
                     else:
                         assert bytes_of_sums <= 48 << 10, case
+
+
+@pytest.mark.parametrize("name", WITH_CLUSTERS)
+def test_steps_far_apart_are_read_256_bytes_at_a_time(name):
+    for kind, inner in (("columns", 16_384), ("elements", 65_535)):
+        plans = [plan_lattice(name, kind, 8 * inner, 1024, inner, torch.float32, far=far) for far in (False, True)]
+        assert [plan["across"] for plan in plans] == ([1, 2] if kind == "columns" else [2, 2])
+        # Halves have no time to gain, and doubles have as much in a warp.
+        for dtype in (torch.bfloat16, torch.float64):
+            assert plan_lattice(name, kind, 8 * inner, 1024, inner, dtype, far=True)["across"] == 1
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -285,7 +300,7 @@ def test_a_cast_is_read_twice(name, asking):
 @pytest.mark.parametrize("name", GPUS)
 def test_a_gradient_elsewhere_in_packs_than_its_input_goes_element_by_element_if_it_is_long(name):
     def kernel(length, dtype, aligned):
-        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, False, False)
+        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, False, False, False)
         plan = _C.plan(
             32_768, length, NUMBER[dtype], True, False, aligned, **GPUS[name], backward=True, lattice=lattice
         )

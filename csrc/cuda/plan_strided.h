@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "../lattice.h"
@@ -39,6 +40,11 @@ constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads
   return threads / turn * turn;
 }
 
+// Bytes side by side that memory is fastest with where steps lie so many bytes apart: a copy of tiles of 1024 or more
+// steps runs at 0.90 to 0.95 there, with 128 at 0.81 to 0.88, with 64 at 0.65 to 0.77.
+constexpr int kWideLine = 256;
+constexpr int64_t kFar = 32 << 10;
+
 // No more of them: threads that are few have too little under way.
 constexpr int kMostShared = 32;
 
@@ -53,7 +59,7 @@ constexpr int column_units(bool backward, int steps, int64_t bytes, int64_t elem
 }
 constexpr int column_blocks(bool backward, int steps, int64_t bytes, int64_t element_size) {
   const bool half = element_size == 2;
-  if (bytes == kPackBytes && !half && steps <= 3) return backward || steps == 2 ? 6 : 5;
+  if (bytes == kPackBytes && !half && steps <= 3) return steps == 2 && !backward ? 7 : 6;
   if (backward && half) return steps <= 4 ? 4 : 3;
   if (steps <= 4) return backward || (half && steps == 4) ? 5 : 6;
   return steps <= 8 ? (backward || half ? 4 : 5) : 3;
@@ -71,6 +77,7 @@ struct LatticeShape {
   int64_t element_size = 4;
   bool skewed = false;       // elements in packs that begin elsewhere from step to step
   bool interleaved = false;  // elements whose steps follow each other without a gap
+  bool far = false;          // steps lie far apart
 
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
@@ -79,17 +86,19 @@ struct LatticeShape {
 inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
   if (!l.walkable) return {};
   const int elements = l.unit == Unit::kElement ? static_cast<int>(pack) : 1;
-  return {
-      l.geometry.rows.count, l.geometry.row.count, l.inner, l.columns, elements, l.along, kPackBytes / pack, l.skewed,
-      l.interleaved};
+  const Offsets& step = l.geometry.row.stride[l.geometry.row.dims - 1];
+  const int64_t size = kPackBytes / pack, apart = std::max(std::llabs(step.input), std::llabs(step.output)) * size;
+  return {l.geometry.rows.count, l.geometry.row.count, l.inner, l.columns, elements, l.along, size, l.skewed,
+          l.interleaved,         apart >= kFar};
 }
 
-// The strided kernel: `lanes` lanes of a warp lie side by side over `width` units, the others and `warps` warps of
-// `cluster` blocks share the steps, `packs` cells a thread in registers and `shared_packs` in shared memory. A block
-// has four tiles where a tile is one warp's. `whole`: a thread has all steps of its units, up to `packs`.
-// `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack.
+// The strided kernel: `lanes` lanes of `across` warps lie side by side over `width` units, the other lanes and `warps`
+// times as many warps of `cluster` blocks share the steps, `packs` cells a thread in registers and `shared_packs` in
+// shared memory. A block has four tiles where a tile is one warp's. `whole`: a thread has all steps of its units, up to
+// `packs`. `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack.
 struct StridedPlan {
   int lanes;
+  int across;
   int width;
   int warps;
   int packs;
@@ -99,8 +108,12 @@ struct StridedPlan {
   bool interleaved;
 };
 
-constexpr int strided_tiles_a_block(const StridedPlan& plan) { return plan.warps == 1 ? kStridedWarps : 1; }
-constexpr int strided_threads(const StridedPlan& plan) { return plan.warps * strided_tiles_a_block(plan) * 32; }
+constexpr int strided_tiles_a_block(const StridedPlan& plan) {
+  return plan.warps * plan.across == 1 ? kStridedWarps : 1;
+}
+constexpr int strided_threads(const StridedPlan& plan) {
+  return plan.warps * plan.across * strided_tiles_a_block(plan) * 32;
+}
 constexpr int64_t strided_grid(int64_t units, const StridedPlan& plan) {
   return ceil_div(ceil_div(units, plan.width), strided_tiles_a_block(plan)) * plan.cluster;
 }
@@ -120,7 +133,7 @@ constexpr int64_t strided_shared_bytes(const LatticeShape& s, bool backward, con
     return (threads * (pack + 1) + plan.cluster * s.inner) * 16 + (s.inner + pack) * (16 + a_result);
   }
   const int64_t cells = threads * plan.shared_packs * (backward ? 2 : 1);
-  const int64_t columns = strided_tiles_a_block(plan) * s.columns * plan.lanes;
+  const int64_t columns = strided_tiles_a_block(plan) * s.columns * plan.lanes * plan.across;
   return cells * kPackBytes + columns * (16 * (plan.warps + cluster) + a_result);
 }
 
@@ -140,6 +153,8 @@ struct StridedLoss {
   double elements;             // one by one
   double below_64, below_128;  // bytes side by side; and of elements
   double elements_below_64, elements_below_128;
+  // Floats: where steps lie far apart, or of elements of which so many lie side by side.
+  double below_256, elements_below_256, elements_far;
   // Without registers; in clusters of more than two.
   double shared_empty, shared_alone, shared_alone_in_many;
   double beside;                                          // with registers and shared memory
@@ -165,6 +180,9 @@ constexpr StridedLoss kStridedForward = [] {
   of.below_128 = 0.072;
   of.elements_below_64 = 0.191;
   of.elements_below_128 = 0.107;
+  of.below_256 = 0.05;
+  of.elements_below_256 = 0.1;
+  of.elements_far = 0.09;
   of.shared_empty = 0.295;
   of.shared_alone = -0.01;
   of.shared_alone_in_many = 0.016;
@@ -195,6 +213,7 @@ constexpr StridedLoss kStridedBackward = [] {
   of.below_128 = 0.058;
   of.elements_below_64 = 0.147;
   of.elements_below_128 = 0.101;
+  of.below_256 = 0.06;
   of.beside = 0.011;
   of.much_shared = 0.015;
   of.turns = 0.399;
@@ -211,48 +230,61 @@ constexpr double waiting(bool backward, int cluster) {
   return cluster == 1 ? 0.0 : strided_losses(backward).cluster[cluster == 2 ? 0 : cluster == 4 ? 1 : 2];
 }
 
-inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
+// What a plan loses; where that is more than `most`, at least something more. Divisions come last, and are of what fits
+// 32 bits, and of floats: this runs for some dozens of plans.
+inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
+                           double most = kImpossible) {
   const StridedLoss& of = strided_losses(backward);
-  // Divisions are of what fits 32 bits, and of floats: this runs for some dozens of plans.
   const int64_t shared = strided_shared_bytes(s, backward, plan);
   if (shared > device.shared_bytes - 1024) return kImpossible;
   const int bytes = static_cast<int>(shared), threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
-  const int most = std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
-                            device.threads_per_multiprocessor);
-  const int blocks = std::min(most / threads, device.shared_bytes_per_multiprocessor / (bytes + 1024));
+  const int most_threads = std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
+                                    device.threads_per_multiprocessor);
+  const int blocks = std::min(most_threads / threads, device.shared_bytes_per_multiprocessor / (bytes + 1024));
   if (blocks == 0) return kImpossible;
+  const bool elements = s.elements > 1, alone = blocks == 1;
+  // The longer arithmetic of halves.
+  double loss = s.element_size == 2 ? (elements ? of.half_elements : of.half) : 0.0;
+  if (plan.interleaved) {
+    loss += of.turns + (alone ? of.turns_alone : 0.0) + of.turns_cluster * waiting(backward, plan.cluster);
+  } else {
+    loss += of.always + waiting(backward, plan.cluster) + (alone ? of.alone : blocks == 2 ? of.two : 0.0);
+    const int64_t line = s.along ? 128 : plan.width * s.bytes();
+    if (line < 64) {
+      loss += elements ? of.elements_below_64 : of.below_64;
+    } else if (line < 128) {
+      loss += elements ? of.elements_below_128 : of.below_128;
+    }
+    if (s.element_size == 4 && !s.along) {
+      const bool narrow = line < kWideLine, wide = s.inner * s.bytes() >= kWideLine;
+      if (narrow && s.far) loss += of.below_256;
+      if (elements && narrow && wide) loss += of.elements_below_256;
+      if (elements && s.far) loss += of.elements_far;
+    }
+    if (elements) loss += of.elements;
+    if (plan.packs == 0) {
+      loss += plan.cluster <= 2 ? of.shared_alone : of.shared_alone_in_many;
+    } else if (plan.shared_packs > 0) {
+      loss += of.beside;
+    }
+    if (plan.shared_packs > (backward ? 8 : 16)) loss += of.much_shared;
+  }
+  if (loss >= most) return loss;
   const auto below = [](double it, double wanted) { return it < wanted ? 1.0 - it / wanted : 0.0; };
-  const bool elements = s.elements > 1, half = s.element_size == 2;
-  // Multiprocessors without a block, and the longer arithmetic of halves.
+  // Multiprocessors without a block.
   const int enough = 2 * device.multiprocessors;
-  const bool few = s.units < int64_t{enough} * plan.width * tiles;
-  const double always = (few ? 0.3 * below(static_cast<double>(strided_grid(s.units, plan)), enough) : 0.0) +
-                        (half ? (elements ? of.half_elements : of.half) : 0.0);
+  if (s.units < int64_t{enough} * plan.width * tiles) {
+    loss += 0.3 * below(static_cast<double>(strided_grid(s.units, plan)), enough);
+  }
   const double tile_bytes = static_cast<double>(s.steps * plan.width * s.bytes());
   const int cells = (plan.packs + plan.shared_packs) * plan.cluster;  // of a tile's threads of one number
   if (plan.interleaved) {
-    const double empty = below(tile_bytes, threads * cells * kPackBytes);
-    return always + of.turns + of.turns_empty * std::max(0.0, empty - 0.15) + (blocks == 1 ? of.turns_alone : 0.0) +
-           of.turns_cluster * waiting(backward, plan.cluster);
+    return loss + of.turns_empty * std::max(0.0, below(tile_bytes, threads * cells * kPackBytes) - 0.15);
   }
   const double empty = below(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
-  double loss = always + of.always + of.threads * below(blocks * threads, most) +
-                of.held * below(blocks * tiles * tile_bytes / plan.cluster, of.full) + of.empty * empty +
-                waiting(backward, plan.cluster);
-  loss += blocks == 1 ? of.alone : blocks == 2 ? of.two : 0.0;
-  const int64_t line = s.along ? 128 : plan.width * s.bytes();
-  if (line < 64) {
-    loss += elements ? of.elements_below_64 : of.below_64;
-  } else if (line < 128) {
-    loss += elements ? of.elements_below_128 : of.below_128;
-  }
-  if (elements) loss += of.elements;
-  if (plan.packs == 0) {
-    loss += of.shared_empty * empty + (plan.cluster <= 2 ? of.shared_alone : of.shared_alone_in_many);
-  } else if (plan.shared_packs > 0) {
-    loss += of.beside;
-  }
-  return loss + (plan.shared_packs > (backward ? 8 : 16) ? of.much_shared : 0.0);
+  return loss + of.threads * below(blocks * threads, most_threads) +
+         of.held * below(blocks * tiles * tile_bytes / plan.cluster, of.full) +
+         (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
 }
 
 inline bool plan_strided(const LatticeShape& s, bool backward, const Device& device, StridedPlan& plan) {
@@ -262,33 +294,35 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     const int held = s.steps <= 3     ? static_cast<int>(std::max<int64_t>(s.steps, s.elements > 1 ? 3 : 2))
                      : s.elements > 1 ? longest_whole_column(backward)
                                       : power_of_two_from(s.steps);
-    plan = {32, 32 * column_units(backward, held, s.bytes(), s.element_size), 1, held, 1, true, 0, false};
+    plan = {32, 1, 32 * column_units(backward, held, s.bytes(), s.element_size), 1, held, 1, true, 0, false};
     return strided_grid(s.units, plan) <= INT32_MAX;
   }
   const int packs = strided_cells(backward, s.bytes(), s.element_size), batch = shared_batch(backward, s.element_size);
   double least = kImpossible;
   const auto consider = [&](const StridedPlan& candidate) {
-    const double loss = strided_loss(s, backward, device, candidate);
-    if (loss >= least || strided_grid(s.units, candidate) > INT32_MAX) return;
+    const double loss = strided_loss(s, backward, device, candidate, least);
+    // Of equals, the first one: its cluster is the smallest.
+    if (loss > least - 1e-9 || strided_grid(s.units, candidate) > INT32_MAX) return;
     least = loss;
     plan = candidate;
   };
-  const auto in_registers = [&](int lanes) {
+  const auto in_registers = [&](int lanes, int across) {
     for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
       const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(packs) * (32 / lanes)), cluster);
-      if (warps * 32 > kStridedThreads || (cluster > 1 && warps < 2)) continue;
-      consider({lanes, lanes, static_cast<int>(warps), packs, cluster, false, 0, false});
+      if (warps * across * 32 > kStridedThreads || (cluster > 1 && warps < 2)) continue;
+      consider({lanes, across, lanes * across, static_cast<int>(warps), packs, cluster, false, 0, false});
     }
   };
   // With so many packs in registers.
-  const auto in_shared = [&](int lanes, int registers) {
+  const auto in_shared = [&](int lanes, int across, int registers) {
     for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
-      for (const int warps : {3, 4, 5, 7, 8, 16}) {
+      for (const int warps : {2, 3, 4, 5, 7, 8, 16}) {
+        if (warps * across < 3) continue;  // too few to have much under way
         const int64_t each = ceil_div(cells, static_cast<int64_t>(cluster) * warps * (32 / lanes));
         if (each <= registers || each > registers + kMostShared) continue;
-        if (warps * 32 > strided_most_threads(registers)) continue;
+        if (warps * across * 32 > strided_most_threads(registers)) continue;
         const int shared = static_cast<int>(ceil_div(each - registers, batch)) * batch;
-        consider({lanes, lanes, warps, registers, cluster, false, shared, false});
+        consider({lanes, across, lanes * across, warps, registers, cluster, false, shared, false});
       }
     }
   };
@@ -299,7 +333,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
         const int64_t pack = kPackBytes / s.element_size, units = interleaved_units(s.inner, pack, warps * 32);
         if (units < s.inner || s.steps > INT32_MAX || s.steps * s.inner + pack - 1 > cluster * units * pack * held)
           continue;
-        consider({32, static_cast<int>(s.inner), warps, held, cluster, false, 0, true});
+        consider({32, 1, static_cast<int>(s.inner), warps, held, cluster, false, 0, true});
       }
     }
   };
@@ -311,18 +345,26 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     const int64_t coalesced = std::min<int64_t>(s.steps, s.elements > 1 ? 32 : 8);
     const int64_t wanted = std::max(ceil_div(cells, packs), coalesced);
     const int lanes = 32 / power_of_two_from(std::min<int64_t>(wanted, 32));
-    in_registers(lanes);
-    if (shareable) in_shared(lanes, packs);
+    in_registers(lanes, 1);
+    if (shareable) in_shared(lanes, 1, packs);
   } else {
     // Packs take as many lanes along the steps as they have columns. Where few units lie side by side, a warp that goes
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).
     const int most = s.elements == 1 ? 32 / s.columns : s.inner <= 16 ? 16 : 32;
-    if (shareable) {
-      in_shared(most, packs);
-      in_shared(most / 2, packs);
-      if (!backward) in_shared(most, 0);
+    // Floats are worth two warps side by side; halves have too much arithmetic, and doubles have as much in one.
+    const bool far = s.element_size == 4 && s.far;
+    const bool two = s.element_size == 4 && s.inner >= 2 * most && (far || s.elements > 1);
+    for (int across = two ? 2 : 1; across >= 1; --across) {
+      if (shareable) {
+        in_shared(most, across, packs);
+        if (!backward && across == 1) in_shared(most, across, 0);
+      }
+      in_registers(most, across);
     }
-    for (int lanes = most; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) in_registers(lanes);
+    if (!far || least >= kImpossible) {
+      if (shareable) in_shared(most / 2, 1, packs);
+      for (int lanes = most / 2; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) in_registers(lanes, 1);
+    }
   }
   return least < kImpossible;
 }

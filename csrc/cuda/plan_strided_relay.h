@@ -179,7 +179,7 @@ inline double strided_relay_loss(const LatticeShape& s, bool backward, const Str
     const double always = backward ? (half ? 0.7 : wide ? 0.6 : 0.4) : half ? 0.5 : wide ? 0.38 : 0.29;
     return always + (!half && run < 64 << 10 ? 0.4 : 0.2) * rest;
   }
-  if (plan.skewed) return backward ? (half ? 0.82 : wide ? 0.62 : 0.43) : half ? 0.63 : wide ? 0.46 : 0.41;
+  if (plan.skewed) return backward ? (half ? 0.82 : wide ? 0.62 : 0.43) : half ? 0.63 : wide ? 0.46 : 0.36;
   if (s.elements > 1) return half ? 0.73 : 0.58;
   return backward ? (half ? 0.6 : wide ? 0.55 : 0.35) : half ? 0.43 : 0.29;
 }

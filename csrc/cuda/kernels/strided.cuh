@@ -23,12 +23,13 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
     kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   using Held = HeldCells<T, kBackward, kPacks, kElements, kShared>;
   using Memory = typename Held::Memory;
+  constexpr bool kAcross = sizeof(T) == 4;  // as the plan has it
   const Cluster cluster;
   if (cluster.size > 1) cluster.expect(cluster.size * t.count());
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
-  const auto make_place = [&] { return Place(t, units, thread_anew(), blockIdx.x >> log2_of(cluster.size), false); };
+  const auto make_place = [&] { return Place(t, units, thread_anew(), blockIdx.x >> log2_of(cluster.size), kAcross); };
   Held held(t, strided_places<T, kBackward>(t, cluster.size));
-  // A thread a column, of which a tile has 32 at the most.
+  // A thread a column, of which a warp's side has 32 at the most.
   RowDivisor<T> divisor{};
   {
     const Place place = make_place();
@@ -185,8 +186,8 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   const auto at_pack = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kPackBytes == 0; };
   // Units of neighbouring rows start at multiples of a unit's denominators, where these are neighbours.
   const bool packed = lattice.denominator_step == 1 && at_pack(c.denominator) && at_pack(c.grad_denominator);
-  const Tiling t(lattice, plan.lanes, 1, plan.width, plan.warps, static_cast<int>(ceil_div(steps, plan.cluster)),
-                 plan.shared_packs, packed);
+  const Tiling t(lattice, plan.lanes, plan.across, plan.width, plan.warps,
+                 static_cast<int>(ceil_div(steps, plan.cluster)), plan.shared_packs, packed);
   const unsigned blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, plan));
   if constexpr (kElements) {
     if (plan.interleaved) return launch_interleaved<T, kBackward>(c, lattice, plan, blocks, stream);
