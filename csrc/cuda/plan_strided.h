@@ -49,7 +49,7 @@ constexpr int64_t kFar = 32 << 10;
 constexpr int kMostShared = 32;
 
 // Where a thread has whole columns: units of it, so that 64 bytes are under way, or of packs two where registers allow,
-// and blocks on a multiprocessor (1048576 x 3 x 16 float32: 0.98 with two, 0.95 with one).
+// and blocks on a multiprocessor (1048576 x 3 x 16 float32: 0.97 with two, 0.95 with one).
 constexpr int column_units(bool backward, int steps, int64_t bytes, int64_t element_size) {
   if (bytes == kPackBytes && steps > 2 && element_size == 2) return 1;
   if (bytes == kPackBytes && element_size > 2 && steps <= 3) return backward ? 1 : 2;
