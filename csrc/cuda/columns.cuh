@@ -109,22 +109,7 @@ struct WholeColumns {
       const int64_t output = sizeof(T) == 2 && kUnits > 1 ? offsets_anew(j).output : o[j].output;
       visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
                                       [&](int u, T* to, bool there) {
-                                        UnitPack y;
-#pragma unroll
-                                        for (int group = 0; group < kGroups; ++group) {
-                                          bool proven = true;
-#pragma unroll
-                                          for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
-                                            Few few;
-                                            proven &= divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few, least);
-                                            y.units[f] = few.units[0];
-                                          }
-#pragma unroll
-                                          for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
-                                            if (kKeepsSums && !proven) y.units[f] = x[j][u].units[f];
-                                          }
-                                          if (!proven) unproven |= Bits{1} << ((j * kSteps + u) * kGroups + group);
-                                        }
+                                        const UnitPack y = divide(j, u, quotients, least, unproven);
                                         if (there) *reinterpret_cast<UnitPack*>(to) = y;
                                       });
     }
@@ -201,6 +186,29 @@ struct WholeColumns {
     Tally<T> tally;
     tally.template set<kSteps>(elements);
     return tally;
+  }
+
+  // The quotients of a step. Sets the bits of what is not proven, which stays as it was read where sums are kept.
+  template <typename Bits>
+  __device__ __forceinline__ UnitPack divide(int j, int u, const Quotient<T> (&quotients)[kFews][kFew],
+                                             const Least<T>& least, Bits& unproven) const {
+    UnitPack y;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      bool proven = true;
+#pragma unroll
+      for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+        Few few;
+        proven &= divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few, least);
+        y.units[f] = few.units[0];
+      }
+#pragma unroll
+      for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+        if (kKeepsSums && !proven) y.units[f] = x[j][u].units[f];
+      }
+      if (!proven) unproven |= Bits{1} << ((j * kSteps + u) * kGroups + group);
+    }
+    return y;
   }
 
   // The quotient of a column's step; few: the column's number among those that are worked on at a time.
