@@ -1,7 +1,7 @@
 // A thread's share of a tile, cells of a pack each, from their read to the write of their results.
 #pragma once
 
-#include "lattice.cuh"
+#include "desk.cuh"
 
 namespace l1norm::cuda {
 
@@ -377,50 +377,5 @@ struct HeldCells {
     }
   }
 };
-
-// Adds what the tile's warps handed in; done(column, sum) is called for each column, once a block.
-template <typename T, bool kBackward, typename Done>
-__device__ __forceinline__ void add_up(const Tiling& t, const Place& place, const Desk<T, kBackward>& desk,
-                                       const Cluster& cluster, const Done& done) {
-  const int columns = t.count();
-  // As many threads a column as share its parts evenly, neighbours in a warp.
-  const int bits = min(log2_of(t.warps), 4), group = 1 << bits;
-  const int threads = t.tile_threads(), lane = place.thread % 32;
-  const double2* from = desk.parts;
-  int sources = t.warps;
-  sync_tile(t);
-  // First the block's warps, then the cluster's blocks, where there is more than this one.
-#pragma unroll 1
-  for (bool last = cluster.size == 1;; last = true) {
-    if (!last) cluster.wait();
-#pragma unroll 1
-    for (int base = place.thread - lane; base < columns * group; base += threads) {
-      const int column = (base + lane) >> bits, member = (base + lane) & (group - 1);
-      Sum total;
-      if (column < columns) {
-#pragma unroll 1
-        for (int k = member; k < sources; k += group) {
-          const double2 part = from[k * columns + column];
-          total = total + Sum{part.x, part.y};
-        }
-      }
-#pragma unroll 1
-      for (int bit = group / 2; bit > 0; bit /= 2) total = total + shuffled(total, bit);
-      if (column >= columns) continue;
-      if (!last) {
-        for (int k = member; k < cluster.size; k += group) {
-          cluster.store(&desk.ranks[cluster.rank * columns + column], k, make_double2(total.hi, total.lo));
-        }
-      } else if (member == 0) {
-        done(column, total);
-      }
-    }
-    if (last) break;
-    cluster.await_sums();
-    from = desk.ranks;
-    sources = cluster.size;
-  }
-  sync_tile(t);
-}
 
 }  // namespace l1norm::cuda

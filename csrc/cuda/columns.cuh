@@ -1,6 +1,7 @@
 // Whole columns, a thread each: from their read to the write of their results they share nothing.
 #pragma once
 
+#include "gradient.cuh"
 #include "lattice.cuh"
 
 namespace l1norm::cuda {

@@ -1,10 +1,9 @@
-// Where a thread stands in a tile of a lattice, the way that it takes there, and what its tile has of shared memory.
+// Where a thread stands in a tile of a lattice, and the way that it takes there.
 #pragma once
 
 #include "../lattice.h"
 #include "divider.h"
-#include "gradient.cuh"
-#include "reduce.cuh"
+#include "pack.cuh"
 
 namespace l1norm::cuda {
 
@@ -205,43 +204,6 @@ struct Place {
     return Way(t, steps, exists ? first : 0, exists ? end - first : 0, t.warps * step_lanes, t.outer_step);
   }
 };
-
-// A tile's memory: a block's, or a warp's that has a tile of its own.
-template <typename T, bool kBackward>
-struct Desk {
-  // All that the elements of a column need to be finished.
-  using Result = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
-
-  double2* parts;   // a warp and column; the first warp's become the columns' sums
-  double2* ranks;   // a block of the cluster and column
-  Result* results;  // a column
-  GradientScale* scales;
-
-  // Whole lines.
-  static __host__ __device__ __forceinline__ size_t bytes(int columns, int warps, int cluster) {
-    const size_t sums = static_cast<size_t>(warps) + (cluster > 1 ? static_cast<size_t>(cluster) : 0);
-    const size_t a_column = sums * sizeof(double2) + sizeof(Result) + (kBackward ? sizeof(GradientScale) : 0);
-    return (static_cast<size_t>(columns) * a_column + kSharedLine - 1) / kSharedLine * kSharedLine;
-  }
-
-  __device__ __forceinline__ Desk(const Place& place, const Tiling& t, int cluster) {
-    extern __shared__ __align__(kSharedLine) uint4 memory[];
-    const int columns = t.count();
-    parts = reinterpret_cast<double2*>(reinterpret_cast<unsigned char*>(memory) + place.tile * bytes(columns, 1, 1));
-    ranks = parts + t.warps * columns;
-    results = reinterpret_cast<Result*>(ranks + (cluster > 1 ? cluster * columns : 0));
-    scales = reinterpret_cast<GradientScale*>(results + columns);
-  }
-};
-
-// For the threads that share a tile.
-__device__ __forceinline__ void sync_tile(const Tiling& t) {
-  if (t.tile_a_warp()) {
-    __syncwarp();
-  } else {
-    __syncthreads();
-  }
-}
 
 struct Empty {};
 
