@@ -28,26 +28,9 @@ __device__ __forceinline__ auto unit_of(const Pack<T, N>* packs, int u) {
   return unit;
 }
 
-// Sums elements that Tally loses bits of: each is a term of its own. In a loop, as it is rare.
-template <typename T>
-class CarefulTally {
+// Sums elements that a tally loses bits of: each is a term of its own. In a loop, as it is rare.
+class CarefulSum {
  public:
-  template <int kPacks, int N>
-  __device__ __forceinline__ void add(const Pack<T, N>* packs) {
-    constexpr int kUnits = Pack<T, N>::kUnits;
-#pragma unroll 1
-    for (int u = 0; u < kPacks * kUnits; ++u) {
-      const auto unit = unit_of<kPacks>(packs, u);
-#pragma unroll
-      for (int k = 0; k < N / kUnits; ++k) accumulate(total_, static_cast<double>(fabsf(widen_at(unit, k))));
-    }
-  }
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ void set(const Pack<T, N>* packs) {
-    add<kPacks>(packs);
-  }
-
   template <typename Bound>
   __device__ __forceinline__ bool is_exact(const Bound&) const {
     return true;
@@ -55,8 +38,39 @@ class CarefulTally {
 
   __device__ __forceinline__ Sum sum() const { return total_; }
 
+ protected:
+  // term(): of an element, or of as many as there are operands.
+  template <int kPacks, typename Term, typename T, int N, typename... Others>
+  __device__ __forceinline__ void add_terms(const Term& term, const Pack<T, N>* packs, const Others*... others) {
+    constexpr int kUnits = Pack<T, N>::kUnits;
+#pragma unroll 1
+    for (int u = 0; u < kPacks * kUnits; ++u) {
+      add_unit<N / kUnits>(term, unit_of<kPacks>(packs, u), unit_of<kPacks>(others, u)...);
+    }
+  }
+
  private:
   Sum total_;
+
+  template <int kElements, typename Term, typename... Units>
+  __device__ __forceinline__ void add_unit(const Term& term, const Units&... units) {
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) accumulate(total_, term(widen_at(units, k)...));
+  }
+};
+
+template <typename T>
+class CarefulTally : public CarefulSum {
+ public:
+  template <int kPacks, int N>
+  __device__ __forceinline__ void add(const Pack<T, N>* packs) {
+    add_terms<kPacks>([](float x) { return static_cast<double>(fabsf(x)); }, packs);
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<T, N>* packs) {
+    add<kPacks>(packs);
+  }
 };
 
 // A half type's magnitude as a double, times a power of two: its exponent and fraction, from the bit kShift of the

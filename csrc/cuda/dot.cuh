@@ -5,36 +5,19 @@
 
 namespace l1norm::cuda {
 
-// Sums products of bfloat16 that DotTally loses. In a loop, as it is rare.
-class CarefulDotTally {
+// Of bfloat16.
+class CarefulDotTally : public CarefulSum {
  public:
   template <int kPacks, int N>
   __device__ __forceinline__ void add(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double) {
-    constexpr int kUnits = Pack<__nv_bfloat16, N>::kUnits;
-#pragma unroll 1
-    for (int u = 0; u < kPacks * kUnits; ++u) {
-      const auto of_g = unit_of<kPacks>(g, u), of_x = unit_of<kPacks>(x, u);
-#pragma unroll
-      for (int k = 0; k < N / kUnits; ++k) {
-        accumulate(total_, static_cast<double>(widen_at(of_g, k)) * static_cast<double>(widen_at(of_x, k)));
-      }
-    }
+    add_terms<kPacks>([](float of_g, float of_x) { return static_cast<double>(of_g) * static_cast<double>(of_x); }, g,
+                      x);
   }
 
   template <int kPacks, int N>
   __device__ __forceinline__ void set(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double scale) {
     add<kPacks>(g, x, scale);
   }
-
-  template <typename Bound>
-  __device__ __forceinline__ bool is_exact(const Bound&) const {
-    return true;
-  }
-
-  __device__ __forceinline__ Sum sum() const { return total_; }
-
- private:
-  Sum total_;
 };
 
 // Sums products of elements. Those of up to 16 pairs enter as one term, as in Tally; of floats each is exact in double,
