@@ -44,6 +44,9 @@ constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads
 // steps runs at 0.90 to 0.95 there, with 128 at 0.81 to 0.88, with 64 at 0.65 to 0.77.
 constexpr int kWideLine = 256;
 constexpr int64_t kFar = 32 << 10;
+// Of floats two warps side by side have as much; halves have too much arithmetic to gain by it, and doubles have as
+// much in one.
+constexpr bool has_narrow_warps(int64_t element_size) { return element_size == 4; }
 
 // No more of them: threads that are few have too little under way.
 constexpr int kMostShared = 32;
@@ -255,7 +258,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     } else if (line < 128) {
       loss += elements ? of.elements_below_128 : of.below_128;
     }
-    if (s.element_size == 4 && !s.along) {
+    if (has_narrow_warps(s.element_size) && !s.along) {
       const bool narrow = line < kWideLine, wide = s.inner * s.bytes() >= kWideLine;
       if (narrow && s.far) loss += of.below_256;
       if (elements && narrow && wide) loss += of.elements_below_256;
@@ -351,9 +354,8 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     // Packs take as many lanes along the steps as they have columns. Where few units lie side by side, a warp that goes
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).
     const int most = s.elements == 1 ? 32 / s.columns : s.inner <= 16 ? 16 : 32;
-    // Floats are worth two warps side by side; halves have too much arithmetic, and doubles have as much in one.
-    const bool far = s.element_size == 4 && s.far;
-    const bool two = s.element_size == 4 && s.inner >= 2 * most && (far || s.elements > 1);
+    const bool far = has_narrow_warps(s.element_size) && s.far;
+    const bool two = has_narrow_warps(s.element_size) && s.inner >= 2 * most && (far || s.elements > 1);
     for (int across = two ? 2 : 1; across >= 1; --across) {
       if (shareable) {
         in_shared(most, across, packs);

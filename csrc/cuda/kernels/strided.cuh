@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
     kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   using Held = HeldCells<T, kBackward, kPacks, kElements, kShared>;
   using Memory = typename Held::Memory;
-  constexpr bool kAcross = sizeof(T) == 4;  // as the plan has it
+  constexpr bool kAcross = has_narrow_warps(sizeof(T));
   const Cluster cluster;
   if (cluster.size > 1) cluster.expect(cluster.size * t.count());
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
