@@ -52,9 +52,8 @@ struct WholeColumns {
       : c(c_), t(t_), first_unit(first_unit_) {}
 
   __device__ __forceinline__ bool exists(int j) const { return first_unit + 32 * j < c.geometry.rows.count; }
-  __device__ __forceinline__ Offsets offsets(int j) const {
-    return offsets_of(t, c.geometry.rows, exists(j) ? first_unit + 32 * j : 0);
-  }
+  __device__ __forceinline__ int64_t unit(int j) const { return exists(j) ? first_unit + 32 * j : 0; }
+  __device__ __forceinline__ Offsets offsets(int j) const { return offsets_of(t, c.geometry.rows, unit(j)); }
   __device__ __forceinline__ void all_offsets(Offsets (&o)[kUnits]) const {
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) o[j] = offsets(j);
@@ -175,9 +174,9 @@ struct WholeColumns {
  private:
   // Worked out again rather than kept in registers, of which halves need all.
   __device__ __forceinline__ Offsets offsets_anew(int j) const {
-    int64_t unit = exists(j) ? first_unit + 32 * j : 0;
-    asm volatile("" : "+l"(unit));
-    return offsets_of(t, c.geometry.rows, unit);
+    int64_t anew = unit(j);
+    asm volatile("" : "+l"(anew));
+    return offsets_of(t, c.geometry.rows, anew);
   }
 
   __device__ __forceinline__ Tally<T> tally(int j, int k) const {
