@@ -1,5 +1,7 @@
 """How a geometry becomes units side by side and steps along them, for kernels that go across rows."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 
@@ -8,16 +10,32 @@ from l1norm import _C
 COLUMNS, SEGMENTS, ELEMENTS = "columns", "segments", "elements"
 
 
+class Lattice(NamedTuple):
+    units: int
+    steps: int
+    inner: int
+    columns: int
+    elements: int
+    along: bool
+    skewed: bool
+    interleaved: bool
+    far: bool
+
+
+def found(x, dims, out, pack, aligned, alike=True) -> Lattice:
+    return Lattice(
+        *_C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned, alike)["lattice"]
+    )
+
+
 def lattice(x, dims, out=None, pack=4, aligned=True):
     """Its kind, units, steps, units side by side, and whether steps lie closer together."""
-    out = torch.empty(x.shape, device="meta") if out is None else out
-    found = _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned)["lattice"]
-    units, steps, inner, columns, elements, along, skewed, interleaved, _ = found
-    assert columns in (1, pack)
-    assert not (skewed or interleaved) or (elements == pack and inner > 1 and not along)
-    assert elements in (1, pack)
-    kind = COLUMNS if columns > 1 else ELEMENTS if elements > 1 else SEGMENTS
-    return kind, units, steps, inner, along
+    it = found(x, dims, meta(*x.shape) if out is None else out, pack, aligned)
+    assert it.columns in (1, pack)
+    assert not (it.skewed or it.interleaved) or (it.elements == pack and it.inner > 1 and not it.along)
+    assert it.elements in (1, pack)
+    kind = COLUMNS if it.columns > 1 else ELEMENTS if it.elements > 1 else SEGMENTS
+    return kind, it.units, it.steps, it.inner, it.along
 
 
 def meta(*shape):
@@ -34,8 +52,7 @@ def test_neighbouring_rows_are_columns():
 
 def test_steps_are_far_from_32_kilobytes_on():
     def far(x, dims, out=None, pack=4):
-        out = torch.empty(x.shape, device="meta") if out is None else out
-        return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, True)["lattice"][-1]
+        return found(x, dims, meta(*x.shape) if out is None else out, pack, aligned=True).far
 
     assert far(meta(100, 8192), [0])
     assert not far(meta(100, 8188), [0])
@@ -86,8 +103,7 @@ def test_more_than_two_nested_loops_are_not_taken(dims):
 
 
 def skewed(x, dims, out=None, pack=4, alike=True):
-    out = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, alike, alike)["lattice"][-3]
+    return found(x, dims, x if out is None else out, pack, aligned=alike, alike=alike).skewed
 
 
 def test_neighbours_that_lie_in_packs_alike_are_skewed():
@@ -104,8 +120,7 @@ def test_neighbours_that_lie_in_packs_alike_are_skewed():
 
 
 def interleaved(x, dims, out=None, pack=4, alike=True):
-    out = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, False, alike)["lattice"][-2]
+    return found(x, dims, x if out is None else out, pack, aligned=False, alike=alike).interleaved
 
 
 def test_rows_that_take_turns_in_a_dense_run_are_interleaved():
