@@ -18,6 +18,13 @@ LONG = [1023, 1025, 2049, 4095, 4097, 9001, 21_504, 21_509, 46_079, 46_085, 65_5
         300_007, 450_001, 1_300_001]  # fmt: skip
 
 
+# More rows than 32 lanes each would keep any GPU busy with: fewer lanes share a row, or take several.
+MANY = 3001
+
+# Packs a row has at most where its lanes hold it.
+EDGES = [24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256]
+
+
 @pytest.fixture(autouse=True)
 def the_plan_chooses() -> Iterator[None]:
     yield
@@ -42,10 +49,33 @@ def assert_kernels_give_the_cpu_bits(g, x, cuda, **arguments):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", SHORT + LONG)
 def test_every_kernel_gives_the_cpu_bits(length, dtype, cuda):
-    for rows in (37, 701) if length < 1000 else (5,):
+    for rows in (37, MANY) if length < 1000 else (5,):
         x, g = (make_rows("randn", rows, length, dtype=dtype, seed=seed) for seed in (1, 2))
         x[rows // 2, length // 2] = 0
         assert_kernels_give_the_cpu_bits(g, x, cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packs", EDGES)
+def test_every_kernel_at_the_borders_of_the_plan(packs, dtype, cuda):
+    a_pack = 16 // dtype.itemsize
+    for length in (packs * a_pack - 1, packs * a_pack, packs * a_pack + a_pack):
+        x, g = (make_rows("randn", MANY, length, dtype=dtype, seed=seed) for seed in (1, 2))
+        x[MANY // 2, length // 2] = 0
+        assert_kernels_give_the_cpu_bits(g, x, cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packs", [257, 320, 448, 480, 513, 800, 1024])
+def test_so_many_rows_that_a_warp_or_two_take_each(packs, dtype, cuda):
+    length = packs * 16 // dtype.itemsize + 1
+    x, g = (make_rows("randn", 500, length, dtype=dtype, seed=seed) for seed in (1, 2))
+    x[250, length // 2] = 0
+    m = torch.ops.l1norm.l1_norm_with_denominator(x)[1]
+    expected = gradient(g, x, m).to(cuda)
+    result = gradient(*(t.to(cuda).repeat(22, 1) for t in (g, x, m)))
+    for some in result.split(500):
+        assert_same_bits(some, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

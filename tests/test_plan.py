@@ -93,59 +93,87 @@ def in_brief(plan: dict) -> str:
     return f"resident {held} x {plan['cluster']}"
 
 
-def borders(name: str, rows: int, dtype: torch.dtype) -> list[str]:
-    """Each plan of dense rows of a block, with the bytes, then the packs, of the first row that gets it."""
+def borders(name: str, rows: int, dtype: torch.dtype, whole: bool) -> list[str]:
+    """Each plan of dense rows of up to 2048 packs, with the bytes of the first row that gets it: of rows that are whole
+    sectors of 32 bytes, or of the others."""
     size, found = dtype.itemsize, []
-    in_bytes = range(size, 512 + size, size)
-    in_packs = range(33, 2049)
-    for row_bytes, at in [(n, str(n)) for n in in_bytes] + [(16 * n, f"{n} packs") for n in in_packs]:
+    for row_bytes in range(size, 2049 * 16, size):
+        if (row_bytes % 32 == 0) != whole:
+            continue
         plan = in_brief(make_plan(name, rows, row_bytes // size, dtype))
         if not found or found[-1][1] != plan:
-            found.append((at, plan))
+            found.append((row_bytes, plan))
     return [f"{at}: {plan}" for at, plan in found]
 
 
 # tile: rows a warp; warp: lanes a row x packs a lane; resident: threads (where shared memory holds a part), packs a
 # thread, blocks a row.
-TILES = {
-    2: ["2: tile 2048", "4: tile 1024", "6: tile 672", "8: tile 512", "10: tile 384", "12: tile 320", "14: tile 288",
+BORDERS = {
+    (2, True): [
+        "32: tile 128", "64: tile 64", "96: tile 32", "480: warp 4 x 8", "544: warp 4 x 10", "672: warp 8 x 6",
+        "800: warp 8 x 7", "928: warp 8 x 8", "1056: warp 8 x 10", "1312: warp 8 x 12", "1504: warp 16 x 6",
+        "1568: warp 16 x 7", "1824: warp 16 x 8", "2080: warp 16 x 10", "2592: warp 16 x 12", "2976: warp 32 x 6",
+        "3104: warp 32 x 7", "3616: warp 32 x 8", "4128: warp 32 x 10", "5152: warp 32 x 16",
+    ],
+    (2, False): [
+        "2: tile 2048", "4: tile 1024", "6: tile 672", "8: tile 512", "10: tile 384", "12: tile 320", "14: tile 288",
         "16: tile 256", "18: tile 224", "20: tile 192", "22: tile 160", "26: tile 128", "34: tile 96", "44: tile 64",
-        "66: tile 32"],
-    4: ["4: tile 1024", "8: tile 512", "12: tile 320", "16: tile 256", "20: tile 192", "24: tile 160", "28: tile 128",
-        "36: tile 96", "44: tile 64", "68: tile 32"],
-    8: ["8: tile 256", "16: tile 128", "24: tile 64", "40: tile 32"],
+        "66: tile 32", "598: warp 8 x 6", "784: warp 8 x 7", "912: warp 8 x 8", "1040: warp 8 x 10",
+        "1296: warp 8 x 12", "1488: warp 16 x 6", "1552: warp 16 x 7", "1808: warp 16 x 8", "2064: warp 16 x 10",
+        "2576: warp 16 x 12", "2960: warp 32 x 6", "3088: warp 32 x 7", "3600: warp 32 x 8", "4112: warp 32 x 10",
+        "5136: warp 32 x 16",
+    ],
+    (4, True): [
+        "32: tile 128", "64: tile 64", "96: tile 32", "224: warp 4 x 4", "256: warp 4 x 5", "320: warp 4 x 6",
+        "384: warp 4 x 7", "448: warp 8 x 4", "512: warp 8 x 5", "640: warp 8 x 6", "768: warp 8 x 7",
+        "896: warp 16 x 4", "1024: warp 16 x 5", "1280: warp 16 x 6", "1536: warp 16 x 7", "1792: warp 32 x 4",
+        "2048: warp 32 x 5", "2560: warp 32 x 6", "3072: warp 32 x 7", "3616: warp 32 x 16",
+    ],
+    (4, False): [
+        "4: tile 1024", "8: tile 512", "12: tile 320", "16: tile 256", "20: tile 192", "24: tile 160", "28: tile 128",
+        "36: tile 96", "44: tile 64", "68: tile 32", "492: warp 8 x 4", "516: warp 8 x 5", "644: warp 8 x 6",
+        "772: warp 8 x 7", "900: warp 16 x 4", "1028: warp 16 x 5", "1284: warp 16 x 6", "1540: warp 16 x 7",
+        "1796: warp 32 x 4", "2052: warp 32 x 5", "2564: warp 32 x 6", "3076: warp 32 x 7", "3600: warp 32 x 16",
+    ],
+    (8, True): [
+        "32: tile 64", "64: tile 32", "224: warp 4 x 4", "256: warp 4 x 5", "320: warp 4 x 6", "384: warp 4 x 7",
+        "448: warp 8 x 4", "512: warp 8 x 5", "640: warp 8 x 6", "768: warp 8 x 7", "896: warp 16 x 4",
+        "1024: warp 16 x 5", "1280: warp 16 x 6", "1536: warp 16 x 7", "1792: warp 32 x 4", "2048: warp 32 x 5",
+        "2560: warp 32 x 6", "3072: warp 32 x 7", "3616: warp 32 x 16",
+    ],
+    (8, False): [
+        "8: tile 256", "16: tile 128", "24: tile 64", "40: tile 32", "496: warp 8 x 4", "520: warp 8 x 5",
+        "648: warp 8 x 6", "776: warp 8 x 7", "904: warp 16 x 4", "1032: warp 16 x 5", "1288: warp 16 x 6",
+        "1544: warp 16 x 7", "1800: warp 32 x 4", "2056: warp 32 x 5", "2568: warp 32 x 6", "3080: warp 32 x 7",
+        "3600: warp 32 x 16",
+    ],
 }  # fmt: skip
-SHORT = {
-    2: [*TILES[2], "352: warp 4 x 8", "33 packs: warp 8 x 8", "65 packs: warp 16 x 8", "129 packs: warp 16 x 16",
-        "193 packs: warp 32 x 8", "257 packs: warp 32 x 16", "513 packs: resident 8 x 1",
-        "1537 packs: resident 16 x 1"],
-    4: [*TILES[4], "512: warp 8 x 4", "33 packs: warp 8 x 16", "113 packs: warp 16 x 16", "193 packs: warp 32 x 16",
-        "513 packs: resident 16 x 1"],
-    8: [*TILES[8], "488: warp 8 x 4", "33 packs: warp 8 x 16", "113 packs: warp 16 x 16", "193 packs: warp 32 x 16",
-        "513 packs: resident 16 x 1"],
-}  # fmt: skip
 
 
-# Where two blocks with 64 rows a warp have room in shared memory.
-def roomy(first_without: int) -> list[str]:
-    return [*TILES[4], "256: tile 64", f"{first_without}: tile 32", *SHORT[4][len(TILES[4]) :]]
+@pytest.mark.parametrize(("size", "whole"), BORDERS)
+@pytest.mark.parametrize("name", [n for n in GPUS if n != "T4"])
+def test_every_border_for_many_rows(name, size, whole):
+    dtype = {2: torch.float16, 4: torch.float32, 8: torch.float64}[size]
+    # Rows of more than a warp's are each GPU's own.
+    found = [at for at in borders(name, 1 << 20, dtype, whole) if "resident" not in at]
+    assert found == BORDERS[size, whole]
 
 
-MANY = {
-    ("H200", torch.float16): SHORT[2],
-    ("H200", torch.float32): roomy(404),
-    ("H200", torch.float64): SHORT[8],
-    ("RTX 5090", torch.float32): SHORT[4],
-    ("A100", torch.float32): roomy(328),
-    ("RTX 4090", torch.float16): SHORT[2],
-    # 127 float32 a row are no tile: four of them and 1 KB are more than 64 KB.
-    ("T4", torch.float32): ["508: warp 8 x 4" if at.startswith("512:") else at for at in SHORT[4]],
-}
+def warps_of(dtype: torch.dtype, backward: bool, lengths: range) -> dict[int, tuple[int, int]]:
+    """Lanes a row and packs a lane of those lengths that get the warp kernel, where rows are many."""
+    plans = {n: make_plan("H200", 1 << 20, n, dtype, backward=backward) for n in lengths}
+    return {n: (plan["lanes"], plan["packs"]) for n, plan in plans.items() if plan["kernel"] == "warp"}
 
 
-@pytest.mark.parametrize(("name", "dtype"), MANY, ids=str)
-def test_every_border_for_many_rows(name, dtype):
-    assert borders(name, 1 << 20, dtype) == MANY[name, dtype]
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_few_lanes_of_a_warp_are_idle(dtype, backward):
+    """Of the packs that a row's lanes have registers for, four tenths are there."""
+    size = dtype.itemsize
+    found = warps_of(dtype, backward, range(1, 8192 // size))
+    assert len(found) > 100
+    for length, (lanes, packs) in found.items():
+        assert length * size // 16 >= 0.4 * lanes * packs, length
 
 
 # Threads, packs a thread in registers, blocks a row and packs a thread in shared memory of launches that measured
@@ -185,7 +213,26 @@ def test_rows_that_do_not_fill_the_device_get_a_warp_each(name, rows):
             plan = make_plan(name, rows, length, dtype)
             assert (plan["kernel"], plan["lanes"]) == ("warp", 32)
         assert make_plan(name, rows + 1, 1, dtype)["kernel"] == "tile"
-        assert make_plan(name, rows + 1, 600 // dtype.itemsize, dtype)["lanes"] == 8
+        # Of more rows a multiprocessor than four, but not of more than 16, lanes are still spread as far as they go.
+        for backward in (False, True):
+            assert make_plan(name, 4 * rows, 600 // dtype.itemsize, dtype, backward=backward)["lanes"] == 32
+            assert make_plan(name, 4 * rows + 1, 600 // dtype.itemsize, dtype, backward=backward)["lanes"] < 32
+
+
+# Packs a lane of rows of 128, 160 and 224 packs, by the size of elements and whether they are for gradients.
+FEWEST_PACKS = {
+    (2, False): (6, 6, 7), (4, False): (4, 5, 7), (8, False): (4, 5, 7),
+    (2, True): (4, 5, 8), (4, True): (4, 5, 8), (8, True): (4, 7, 7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_few_rows_get_the_fewest_packs_a_lane_that_hold_them(name, dtype):
+    for backward in (False, True):
+        for packs, least in zip((128, 160, 224), FEWEST_PACKS[dtype.itemsize, backward], strict=True):
+            plan = make_plan(name, 300, packs * 16 // dtype.itemsize, dtype, backward=backward)
+            assert (plan["kernel"], plan["lanes"], plan["packs"]) == ("warp", 32, least)
 
 
 def test_bfloat16_has_the_plans_of_float16():

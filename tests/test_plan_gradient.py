@@ -16,13 +16,28 @@ from plans import (
 )
 from samples import DTYPES
 
+# Lanes a row and packs a lane that the warp kernel is compiled for.
+WARPS = {
+    2: {
+        (8, 3),
+        (8, 4),
+        *((lanes, packs) for lanes in (8, 16) for packs in (5, 6, 7)),
+        (32, 4),
+        (32, 5),
+        (16, 12),
+        (32, 8),
+    },
+    4: {(lanes, packs) for lanes in (8, 16, 32) for packs in (3, 4, 5)} | {(16, 12), (32, 8)},
+    8: {(lanes, packs) for lanes in (8, 16, 32) for packs in (4, 7)} | {(4, 7), (32, 8)},
+}
+
 
 def check_backward(plan: dict, rows: int, length: int, size: int, device: dict) -> None:
     packs, kernel = length * size // 16, plan["kernel"]
     if kernel == "tile":
         check_tile(plan, length, size, device, operands=2)
     elif kernel == "warp":
-        assert (plan["lanes"], plan["packs"]) in {(8, 4), (16, 4), (32, 4), (32, 8)}
+        assert (plan["lanes"], plan["packs"]) in WARPS[size]
         assert plan["lanes"] * plan["packs"] >= packs
     elif kernel == "resident":
         threads, held, cluster = plan["threads"], plan["packs"], plan["cluster"]
@@ -76,6 +91,21 @@ FASTEST = {
         131_071: (512, 16, 8), 131_080: None,
     },
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_gradients_of_many_rows_of_middle_length_take_a_warp_and_its_shared_memory(name, dtype):
+    size, many = dtype.itemsize, 64 * GPUS[name]["multiprocessors"] + 1
+    most = {2: 480, 4: 448, 8: 1024}[size]
+    for packs in (257, 300, 448, most):
+        plan = make_plan(name, many, packs * 16 // size, dtype, backward=True)
+        assert plan == {
+            "kernel": "resident", "threads": ceil_div(packs, 512) * 32, "packs": 16, "shared_packs": 16, "cluster": 1,
+        }  # fmt: skip
+        fewer = make_plan(name, many - 1, packs * 16 // size, dtype, backward=True)
+        assert (fewer["packs"], fewer["shared_packs"]) == (8, 0)
+    assert make_plan(name, many, (most + 1) * 16 // size, dtype, backward=True)["threads"] > 32
 
 
 @pytest.mark.parametrize("dtype", FASTEST, ids=str)

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "plan_resident.h"
+#include "plan_short.h"
 #include "plan_strided.h"
 #include "plan_strided_relay.h"
 #include "shape.h"
@@ -14,9 +15,6 @@
 namespace l1norm::cuda {
 
 constexpr int kMaxThreads = 1024;
-constexpr int kWarpKernelThreads = 128;
-constexpr int kTileKernelThreads = 128;
-constexpr int kMostTileBytes = 32 << 10;
 
 enum class Kernel { kTile, kWarp, kResident, kSplit, kRelay, kStrided, kStridedRelay, kTwoPass };
 constexpr int kKernels = 8;
@@ -26,17 +24,6 @@ constexpr const char* name(Kernel kernel) {
                                             "relay", "strided", "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
-
-// The tile kernel: a warp takes that many rows at a time.
-struct TilePlan {
-  int rows;
-};
-
-// The warp kernel: `lanes` lanes hold a row, `packs` packs a lane.
-struct WarpPlan {
-  int lanes;
-  int packs;
-};
 
 // The split kernel: `blocks_a_row` blocks hold a row as a resident kernel's block does, all rows at once.
 struct SplitPlan {
@@ -80,53 +67,6 @@ constexpr int64_t kRelayChunkBytes = int64_t{kRelayThreads} * relay_packs(false)
 
 // Packs of each of a row's parts: whole lines.
 constexpr int64_t split_slice(int64_t packs, int64_t parts) { return ceil_div(packs, parts * 8) * 8; }
-
-// Rows so few that they do not fill the device: what counts is how long one takes, so that lanes share it.
-inline bool is_small(const Shape& shape, const Device& device) {
-  return shape.rows * 32 <= static_cast<int64_t>(device.multiprocessors) * kWarpKernelThreads;
-}
-
-// Rows so short that whole packs of them are few, a thread a row: 0.97 to 1.0 for 1 to 127 float32, where lanes that
-// share a row reach 0.05 to 0.9.
-inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) {
-  const int64_t row_bytes = shape.row_bytes();
-  const int operands = shape.backward ? 2 : 1;
-  if (!shape.held || !shape.dense || row_bytes == 0 || 32 * operands * row_bytes > kMostTileBytes) return false;
-  // A few rows a lane where they are tiny, so that there is enough to copy at a time: 4 KB, and half that for float64,
-  // whose rows take longest to sum.
-  const int64_t wanted = element_size(shape.dtype) == 8 ? 2048 : 4096;
-  plan.rows = 32 * static_cast<int>(std::max<int64_t>(wanted / (32 * row_bytes), 1));
-  // Two rows a lane of 64 to 100 float32: 1 to 2% more, while two blocks have room.
-  if (!shape.backward && shape.dtype == DType::kFloat && row_bytes >= 256 && row_bytes <= 400 &&
-      2 * 64 * kTileKernelThreads / 32 * row_bytes + 2048 <= device.shared_bytes_per_multiprocessor) {
-    plan.rows = 64;
-  }
-  const int64_t block_rows = static_cast<int64_t>(plan.rows) * (kTileKernelThreads / 32);
-  // 1 KB for barriers and rounding.
-  return block_rows * operands * row_bytes + 1024 <= device.shared_bytes &&
-         ceil_div(shape.rows, block_rows) <= INT32_MAX;
-}
-
-// Rows that a warp or a part of one holds: as many packs a lane as there are registers for, so that what lanes do
-// together costs little, but few for the half types, whose elements take the longest.
-inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) {
-  constexpr struct {
-    int packs, lanes, a_lane;
-  } kHalf[] = {{32, 4, 8}, {64, 8, 8}, {128, 16, 8}, {192, 16, 16}, {256, 32, 8}, {512, 32, 16}},
-    kOther[] = {{32, 8, 4}, {112, 8, 16}, {192, 16, 16}, {512, 32, 16}},
-    kBackward[] = {{32, 8, 4}, {64, 16, 4}, {128, 32, 4}, {256, 32, 8}};
-  if (!shape.held || (shape.backward && !shape.aligned)) return false;
-  const auto find = [&](const auto& table) {
-    for (const auto& entry : table) {
-      if (shape.packs() <= entry.packs && (entry.lanes == 32 || !is_small(shape, device))) {
-        plan = {entry.lanes, entry.a_lane};
-        return ceil_div(shape.rows, kWarpKernelThreads / entry.lanes) <= INT32_MAX;
-      }
-    }
-    return false;
-  };
-  return shape.backward ? find(kBackward) : shape.is_half() ? find(kHalf) : find(kOther);
-}
 
 // Rows that the device holds all at once, each spread over its share of the multiprocessors.
 inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan) {
@@ -179,19 +119,6 @@ inline TwoPassPlan plan_two_pass(const Shape& shape, const Device& device) {
   return plan;
 }
 
-// Up to how many bytes of a row the tile kernel is the better one, where the warp kernel can take it as well.
-inline int64_t longest_tile_row(const Shape& shape) {
-  if (shape.backward) return 300;
-  switch (element_size(shape.dtype)) {
-    case 2:
-      return 350;
-    case 4:
-      return 508;
-    default:
-      return 480;
-  }
-}
-
 // Rows that are long and so few that their clusters would leave most of the device idle: they are split.
 inline bool is_lonely(const Shape& shape, const Device& device, const ResidentPlan& plan) {
   return shape.packs() > 16384 && shape.rows * plan.cluster * 4 <= device.multiprocessors;
@@ -210,7 +137,7 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   Plan plan;
   const auto open = [&](Kernel kernel) { return wanted == nullptr || *wanted == kernel; };
   const bool across = wanted != nullptr || goes_across(shape);
-  const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_small(shape, device));
+  const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_few(shape, device, 4));
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
   } else if (open(Kernel::kWarp) && !(wanted == nullptr && shape.length > 512 && is_few(shape, device)) &&

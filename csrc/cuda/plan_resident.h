@@ -118,7 +118,15 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
   if (!shape.held || !shape.aligned) return false;
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
   const int64_t size = element_size(shape.dtype);
-  // 0.98 to 1.0 (float64 of up to 1024 packs 0.76 to 0.96; of more 0.92, with shared memory 0.98).
+  // A warp, or two, a row: 0.98 to 1.0 (float64 0.82 to 0.98), where three warps a row have 0.73 to 0.97 (0.50 to
+  // 0.96). Fewer rows end sooner in more threads: 3000 x 1500 float64 take 33 us in three warps, 37 in two.
+  const int64_t most = size == 8 ? 1024 : size == 4 ? 448 : 480;
+  if (packs <= most && !is_few(shape, device, 64) && shape.rows <= INT32_MAX) {
+    const int64_t threads = ceil_div(packs, kPairPacksBesideShared * 32) * 32;
+    plan = {static_cast<int>(threads), kPairPacksBesideShared, 1, kPairPacksBesideShared};
+    return true;
+  }
+  // 0.98 to 1.0.
   if (packs <= (size == 8 ? 1024 : 2048)) {
     plan = {static_cast<int>(std::max<int64_t>(ceil_div(packs, kFewPairPacks * 32) * 32, 96)), kFewPairPacks, 1, 0};
     return shape.rows <= INT32_MAX;
@@ -180,11 +188,13 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
       return fits();
     }
   }
-  // Rows of a block, which leave room for others. Elements of the half types take the longest: 8 packs a thread while
-  // that does. A few threads more than hold the others (8191 float32: 0.973 with 160, 0.964 with 128).
+  // Rows of a block, which leave room for others: a few threads more than hold them (8191 float32: 0.973 with 160,
+  // 0.964 with 128; 12799 bfloat16 alike), but two warps of 16 packs a thread (7200 bfloat16: 0.984, with three 0.947),
+  // and 8 packs where those hold nearly as many as there are (8192 bfloat16: 0.992, with 16 0.981).
   if (packs <= 2048) {
-    const bool few = shape.is_half() && packs <= 1536;
-    in_registers(few ? 8 : 16, 1, shape.is_half() ? 32 : ceil_div(packs, 14 * 32) * 32);
+    const bool half = shape.is_half();
+    const bool few = half && packs > 960 && packs <= 1024;
+    in_registers(few ? 8 : 16, 1, half && packs <= 1024 ? 32 : ceil_div(packs, (half ? 14 : 13) * 32) * 32);
     return fits();
   }
   // Many rows that fill two multiprocessors each: 32768 x 65535 float32 run at 0.98, in eight blocks of 128 threads at

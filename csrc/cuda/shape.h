@@ -27,7 +27,9 @@ struct Shape {
   bool is_half() const { return element_size(dtype) == 2; }
 };
 
-// Rows so few that each can have a multiprocessor or more.
-inline bool is_few(const Shape& shape, const Device& device) { return shape.rows <= device.multiprocessors; }
+// Rows of which each multiprocessor has up to so many: what counts is how long one takes.
+inline bool is_few(const Shape& shape, const Device& device, int on_each = 1) {
+  return shape.rows <= static_cast<int64_t>(on_each) * device.multiprocessors;
+}
 
 }  // namespace l1norm::cuda

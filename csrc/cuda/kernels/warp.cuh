@@ -5,13 +5,15 @@
 #include "../reduce.cuh"
 #include "warp.h"
 
+#include <utility>
+
 namespace l1norm::cuda {
 namespace warp_kernel {
 
 // Blocks on a multiprocessor that registers are shared between.
 constexpr int warp_kernel_blocks(bool backward, int packs) {
-  if (backward) return packs <= 4 ? 5 : 3;
-  return packs <= 4 ? 6 : packs <= 8 ? 5 : 4;
+  if (backward) return packs <= 3 ? 6 : packs <= 4 ? 5 : packs <= 6 ? 4 : 3;
+  return packs <= 4 ? 7 : packs <= 5 ? 6 : packs <= 8 ? 5 : 4;
 }
 
 // kLanes lanes hold a row, kPacks packs a lane.
@@ -50,32 +52,32 @@ cudaError_t launch(const Call& c, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+// kAt: places in the table of choices.
+template <typename T, bool kBackward, size_t... kAt>
+cudaError_t launch_one_of(const Call& c, const WarpPlan& plan, cudaStream_t stream, std::index_sequence<kAt...>) {
+  constexpr auto& kChoices = kWarpChoices<kBackward, sizeof(T)>;
+  cudaError_t error = cudaErrorInvalidValue;
+  static_cast<void>(
+      ((plan == kChoices[kAt].plan &&
+        (error = launch<T, kBackward, kChoices[kAt].plan.lanes, kChoices[kAt].plan.packs>(c, stream), true)) ||
+       ...));
+  return error;
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch_planned(const Call& c, const WarpPlan& plan, cudaStream_t stream) {
+  return launch_one_of<T, kBackward>(c, plan, stream,
+                                     std::make_index_sequence<kWarpChoices<kBackward, sizeof(T)>.size()>{});
+}
+
 }  // namespace warp_kernel
 
 template <DType D>
 cudaError_t warp(const Call& call, const WarpPlan& plan, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
-  using warp_kernel::launch;
-  const auto is = [&](int lanes, int packs) { return plan.lanes == lanes && plan.packs == packs; };
-  if (call.grad != nullptr) {
-    if (is(8, 4)) return launch<T, true, 8, 4>(call, stream);
-    if (is(16, 4)) return launch<T, true, 16, 4>(call, stream);
-    if (is(32, 4)) return launch<T, true, 32, 4>(call, stream);
-    if (is(32, 8)) return launch<T, true, 32, 8>(call, stream);
-    return cudaErrorInvalidValue;
-  }
-  if (is(16, 16)) return launch<T, false, 16, 16>(call, stream);
-  if (is(32, 16)) return launch<T, false, 32, 16>(call, stream);
-  if constexpr (sizeof(T) == 2) {
-    if (is(4, 8)) return launch<T, false, 4, 8>(call, stream);
-    if (is(8, 8)) return launch<T, false, 8, 8>(call, stream);
-    if (is(16, 8)) return launch<T, false, 16, 8>(call, stream);
-    if (is(32, 8)) return launch<T, false, 32, 8>(call, stream);
-  } else {
-    if (is(8, 4)) return launch<T, false, 8, 4>(call, stream);
-    if (is(8, 16)) return launch<T, false, 8, 16>(call, stream);
-  }
-  return cudaErrorInvalidValue;
+  using warp_kernel::launch_planned;
+  return call.grad == nullptr ? launch_planned<T, false>(call, plan, stream)
+                              : launch_planned<T, true>(call, plan, stream);
 }
 
 }  // namespace l1norm::cuda
