@@ -84,7 +84,10 @@ L1NORM_HD Divisor make_divisor(Sum sum, Count count, double eps) {
   }
   Divisor d{sum.hi * count.reciprocal, 0.0, shift};
   if (is_finite(d.hi)) {  // not so too for a mean over no elements
-    const double q = d.hi, rest = (fma(-q, count.value, sum.hi) + sum.lo) * count.reciprocal;
+    const double q = d.hi, left = fma(-q, count.value, sum.hi) + sum.lo;
+    // As rounded as a division: what lies in the middle between two numbers must not seem to lie beside it.
+    double rest = left * count.reciprocal;
+    rest = fma(fma(-rest, count.value, left), count.reciprocal, rest);
     d.hi = q + rest;
     d.lo = rest - (d.hi - q);
   }

@@ -141,6 +141,25 @@ def test_float64_keeps_what_a_plain_sum_of_doubles_loses(device):
     assert denominator.item() == 1.0 + 65_536 * 2.0**-53
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [3, 7, 21, 33, 49, 63, 98, 103, 107, 161, 187, 2047, 5001])
+def test_a_divisor_in_the_middle_between_two_numbers_becomes_the_even_one(length, dtype, device):
+    bits = 24 if dtype is torch.float32 else 53
+    generator = torch.Generator().manual_seed(length)
+    # Numbers from 0.5 to 1, and their middles, in units of the middles.
+    middles = torch.randint(1 << (bits - 1), 1 << bits, (300,), generator=generator) * 2 + 1
+    x = torch.zeros(300, length, dtype=dtype)
+    for row, middle in zip(x, middles.tolist(), strict=True):
+        total, places = length * middle, torch.randperm(length, generator=generator)
+        low = total % (1 << 20)
+        row[places[0]], row[places[1]] = float(total - low), float(low)
+    x *= 2.0 ** -(bits + 1)
+    even = [float((m // 2 + (m // 2) % 2) * 2.0**-bits) for m in middles.tolist()]
+    for there, dim in ((x.to(device), 1), (x.t().contiguous().to(device), 0)):
+        denominator = l1norm.l1_norm(there, dim, return_denominator=True)[1]
+        assert denominator.flatten().tolist() == even
+
+
 @pytest.mark.parametrize("source", [torch.int32, torch.bool, *DTYPES])
 @pytest.mark.parametrize("target", DTYPES)
 def test_dtype_casts_first(source, target, device):

@@ -225,7 +225,9 @@ L1NORM_INLINE void store_inverses(Doubles hi, int64_t i, const Divisors& to) {
 template <typename Type>
 L1NORM_INLINE bool divisors_of(Doubles sum, Doubles sum_low, Count count, double eps, Doubles& hi, Doubles& lo) {
   const Doubles q = sum * count.reciprocal;
-  const Doubles rest = (fused(-q, Doubles{} + count.value, sum) + sum_low) * count.reciprocal;
+  const Doubles left = fused(-q, Doubles{} + count.value, sum) + sum_low, by_count = Doubles{} + count.reciprocal;
+  Doubles rest = left * by_count;
+  rest = fused(fused(-rest, Doubles{} + count.value, left), by_count, rest);
   hi = q + rest;
   lo = rest - (hi - q);
   return all_between(hi, eps > Range<Type>::kLeast ? eps : Range<Type>::kLeast, Range<Type>::kMost);
