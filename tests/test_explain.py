@@ -307,6 +307,8 @@ def test_what_is_copied_first_lies_as_a_copy_does(h200):
 def test_a_gpus_tensor_is_asked_for_with_its_device(monkeypatch):
     if not _C.build_info()["cuda"]:
         pytest.skip("a build without CUDA kernels")
+    if torch.cuda.is_available():
+        torch.cuda.init()  # which asks for properties too
     seen = []
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: seen.append(device) or properties("A100"))
     with torch._subclasses.FakeTensorMode(), warnings.catch_warnings():
