@@ -156,12 +156,17 @@ BORDERS = {
 
 
 @pytest.mark.parametrize(("size", "whole"), BORDERS)
-@pytest.mark.parametrize("name", ["H100", "H200", "B200"])
+@pytest.mark.parametrize("name", [n for n in GPUS if n != "T4"])
 def test_every_border_for_many_rows(name, size, whole):
     dtype = {2: torch.float16, 4: torch.float32, 8: torch.float64}[size]
-    # Rows of more than a warp's are each GPU's own.
-    found = [at for at in borders(name, 1 << 20, dtype, whole) if "resident" not in at]
-    assert found == BORDERS[size, whole]
+    # Rows of more than a warp's are each GPU's own, and so is how many tiles have room for two rows a lane.
+    roomy = GPUS[name]["shared_bytes_per_multiprocessor"] > 200_000
+
+    def shared(plans):
+        sizes = [(int(plan.partition(":")[0]), plan) for plan in plans if "resident" not in plan]
+        return [plan for row_bytes, plan in sizes if roomy or row_bytes < 300 or "tile" not in plan]
+
+    assert shared(borders(name, 1 << 20, dtype, whole)) == shared(BORDERS[size, whole])
 
 
 def warps_of(dtype: torch.dtype, backward: bool, lengths: range) -> dict[int, tuple[int, int]]:

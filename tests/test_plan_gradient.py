@@ -18,15 +18,8 @@ from samples import DTYPES
 
 # Lanes a row and packs a lane that the warp kernel is compiled for.
 WARPS = {
-    2: {
-        (8, 3),
-        (8, 4),
-        *((lanes, packs) for lanes in (8, 16) for packs in (5, 6, 7)),
-        (32, 4),
-        (32, 5),
-        (16, 12),
-        (32, 8),
-    },
+    2: {(lanes, packs) for lanes in (8, 16) for packs in (5, 6, 7)}
+    | {(8, 3), (8, 4), (32, 4), (32, 5), (16, 12), (32, 8)},
     4: {(lanes, packs) for lanes in (8, 16, 32) for packs in (3, 4, 5)} | {(16, 12), (32, 8)},
     8: {(lanes, packs) for lanes in (8, 16, 32) for packs in (4, 7)} | {(4, 7), (32, 8)},
 }
