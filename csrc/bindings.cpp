@@ -106,6 +106,14 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["shared_packs"] = p.split.shared_packs;
       d["blocks_a_row"] = p.split.blocks_a_row;
       break;
+    case Kernel::kRing:
+      d["blocks_a_row"] = p.ring.blocks_a_row;
+      d["groups"] = p.ring.groups;
+      d["chunks"] = p.ring.chunks;
+      d["chunk_bytes"] = p.ring.chunk_bytes;
+      d["stages"] = p.ring.stages;
+      d["threads"] = kRingThreads;
+      break;
     case Kernel::kRelay:
       d["chunks"] = p.relay.chunks;
       d["ahead"] = p.relay.ahead;
@@ -221,8 +229,8 @@ PYBIND11_MODULE(_C, m) {
         "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
         "whether steps follow each other without a gap, whether they lie far apart.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
-        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'relay', 'strided', "
-        "'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
+        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', "
+        "'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

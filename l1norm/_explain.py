@@ -21,6 +21,7 @@ _REASON = {
     "warp": "a row in the registers of a warp or of a part of one",
     "resident": "a row in the registers of a block or a cluster of blocks, with their shared memory for the rest",
     "split": "rows in the registers and shared memory of blocks all over the device",
+    "ring": "rows in turn in the shared memory of groups of blocks, those to come loaded ahead",
     "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
     "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
@@ -39,9 +40,9 @@ class Explanation:
     device: str
     rows: int
     length: int
-    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"relay"``, ``"strided"``, ``"strided_relay"`` or
-    #: ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the device or dtype;
-    #: ``"none"`` where there are no elements.
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"strided"``,
+    #: ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the
+    #: device or dtype; ``"none"`` where there are no elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]
@@ -65,7 +66,7 @@ def explain(input: Tensor, dim: Dim = 1, *, dtype: torch.dtype | None = None, ou
     Returns:
         An object with ``device``, ``rows`` and their ``length``, ``kernel``, its ``launch`` (numbers by name) and a
         ``reason``. On CUDA, where another process holds a part of the GPU, a call may run ``"relay"`` in place of
-        ``"split"``.
+        ``"split"`` or ``"ring"``.
 
     Raises:
         TypeError, IndexError, ValueError, RuntimeError: as :func:`l1_norm` for the same arguments.

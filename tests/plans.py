@@ -36,7 +36,12 @@ NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 
 
 REGISTERS = 64 << 10  # of a multiprocessor, from 7.5 to 12.0
 RESERVED = 1 << 10  # bytes of shared memory that the system takes for each block
-STATIC = {"tile": 4 * 8, "resident": 8 * 16 * 16, "split": 1 << 10}  # bytes of shared memory in the kernels, at most
+STATIC = {
+    "tile": 4 * 8,
+    "resident": 8 * 16 * 16,
+    "split": 1 << 10,
+    "ring": 8 << 10,
+}  # bytes of shared memory in the kernels, at most
 
 # Packs that a row has on both sides of each rule of the plan.
 EDGES = [32, 64, 112, 128, 192, 256, 512, 1024, 1536, 2048, 4096, 5632, 8192, 11_520, 12_672, 13_440, 13_824, 16_384,
@@ -68,6 +73,7 @@ def blocks_of(plan: dict, rows: int) -> int:
         "warp": lambda: ceil_div(rows, 128 // plan["lanes"]),
         "resident": lambda: rows * plan["cluster"],
         "split": lambda: rows * plan["blocks_a_row"],
+        "ring": lambda: plan["groups"] * plan["blocks_a_row"],
         "relay": lambda: 2 * rows * (plan["chunks"] + 1),
         "two_pass": lambda: plan["blocks"],
     }[plan["kernel"]]()
@@ -113,6 +119,23 @@ def check_split(plan: dict, length: int, size: int, device: dict) -> None:
     assert threads * shared * 16 <= device["shared_bytes"] - STATIC["split"]
 
 
+def check_ring(plan: dict, length: int, size: int, device: dict, operands: int = 1) -> None:
+    blocks, groups, chunks, chunk, stages = (
+        plan[k] for k in ("blocks_a_row", "groups", "chunks", "chunk_bytes", "stages")
+    )
+    assert device["max_cluster"] > 1  # the copy engine comes with them
+    # Chunks are whole lines, and the first one begins up to a line ahead of the row.
+    assert chunk % 128 == 0
+    assert blocks * chunks * chunk >= length * size + 127
+    assert 2 <= blocks <= 160
+    assert blocks * groups <= device["multiprocessors"]
+    # Whole turns of eight warps, more than a row takes, and no more rows than there are places for.
+    assert stages % 8 == 0
+    assert chunks < stages <= 64
+    assert 2 * stages + 3 * chunks <= 32 * chunks
+    assert stages * chunk * operands <= device["shared_bytes"] - STATIC["ring"]
+
+
 def check_relay(plan: dict, length: int, size: int, device: dict) -> None:
     assert plan["chunks"] == max(ceil_div(length * size // 16, 512 * 16), 1)
     check_ahead(plan, length * size, device)
@@ -135,6 +158,7 @@ CHECKS = {
     "warp": check_warp,
     "resident": check_resident,
     "split": check_split,
+    "ring": check_ring,
     "relay": check_relay,
     "two_pass": check_two_pass,
 }
@@ -143,7 +167,9 @@ CHECKS = {
 def check(plan: dict, rows: int, length: int, dtype: torch.dtype, device: dict) -> None:
     CHECKS[plan["kernel"]](plan, length, dtype.itemsize, device)
     assert 1 <= blocks_of(plan, rows) < 1 << 31
-    if plan["kernel"] == "split":  # all blocks at once: a row's blocks wait for each other
+    if plan["kernel"] == "ring":
+        assert plan["groups"] <= rows
+    if plan["kernel"] in ("split", "ring"):  # all blocks at once: a row's blocks wait for each other
         assert blocks_of(plan, rows) <= device["multiprocessors"]
     if plan["kernel"] == "relay":
         assert plan["chunks"] + 1 <= plan["ahead"] <= rows * (plan["chunks"] + 1)

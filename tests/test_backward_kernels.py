@@ -10,7 +10,7 @@ from samples import DTYPES, make_rows
 import l1norm
 from l1norm import _C
 
-KERNELS = ["", "tile", "warp", "resident", "relay", "strided", "strided_relay", "two_pass"]
+KERNELS = ["", "tile", "warp", "resident", "ring", "relay", "strided", "strided_relay", "two_pass"]
 
 # Both sides of the lengths at which a unit, a lane's packs, a block or a cluster change.
 SHORT = [*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513]
@@ -78,6 +78,19 @@ def test_so_many_rows_that_a_warp_or_two_take_each(packs, dtype, cuda):
         assert_same_bits(some, expected)
 
 
+# Of a chunk or two a block, of three, and of fourteen; whole groups and others; all blocks in one.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "row_bytes"), [(9001, 4100), (4001, 20_000), (650, 131_064), (61, 2_600_008)])
+def test_a_ring_that_turns_often(rows, row_bytes, dtype, cuda):
+    x, g = (make_rows("randn", rows, row_bytes // dtype.itemsize, dtype=dtype, seed=seed) for seed in (1, 2))
+    x[rows // 3, 5] = torch.inf
+    x[rows // 2] = 0
+    m = torch.ops.l1norm.l1_norm_with_denominator(x)[1]
+    expected = gradient(g, x, m)
+    _C.set_kernel("ring")
+    assert_same_bits(gradient(*(t.to(cuda) for t in (g, x, m))), expected)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", [3, 8, 100, 300, 4096, 30_000, 70_001, 600_000])
 def test_rows_that_are_clamped_or_not_finite(length, dtype, cuda):
@@ -129,9 +142,9 @@ def test_gradients_of_any_strides(dtype, cuda):
                 assert_same_bits(gradient(there, x.to(cuda), m.to(cuda), dim), expected)
 
 
-@pytest.mark.parametrize("kernel", ["resident", "relay"])
+@pytest.mark.parametrize("kernel", ["resident", "ring", "relay"])
 def test_repeated_and_captured_calls_give_the_same_bits(kernel, cuda):
-    shape = {"resident": (40, 65_535), "relay": (12, 900_001)}[kernel]
+    shape = {"resident": (40, 65_535), "ring": (64, 450_001), "relay": (12, 900_001)}[kernel]
     x, g = (make_rows("randn", *shape, seed=seed).to(cuda) for seed in (7, 8))
     m = torch.ops.l1norm.l1_norm_with_denominator(x)[1]
     _C.set_kernel(kernel)

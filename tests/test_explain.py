@@ -342,7 +342,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
     (event,) = events
     (kernel,) = [
         k
-        for k in ("tile", "warp", "resident", "split", "relay", "strided", "strided_relay", "two_pass")
+        for k in ("tile", "warp", "resident", "split", "ring", "relay", "strided", "strided_relay", "two_pass")
         if f"::{k}_kernel" in event["name"]
     ]
     return kernel, event["args"]["grid"][0], event["args"]["block"][0]
@@ -359,6 +359,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((300, 140_001), 1, None, None),
         ((1, 4_000_001), 1, None, "split"),
         ((20, 2_000_001), 1, None, "relay"),
+        ((90, 600_001), 1, None, None),
         ((300, 5000), 0, None, "strided"),
         ((70_000, 3), 0, None, None),
         ((4, 301, 77), 1, None, "strided"),
@@ -378,6 +379,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "warp": lambda: (-(-said.rows * numbers["lanes"] // 128), 128),
         "resident": lambda: (said.rows * numbers["cluster"], numbers["threads"]),
         "split": lambda: (said.rows * numbers["blocks_a_row"], numbers["threads"]),
+        "ring": lambda: (numbers["groups"] * numbers["blocks_a_row"], numbers["threads"]),
         "relay": lambda: (2 * said.rows * (numbers["chunks"] + 1), 512),
         "strided": lambda: (numbers["blocks"], numbers["threads"]),
         "strided_relay": lambda: (numbers["blocks"], numbers["threads"]),

@@ -12,7 +12,7 @@ import l1norm
 from l1norm import _C
 
 # '' leaves the choice to the plan.
-KERNELS = ["", "tile", "warp", "resident", "split", "relay", "strided", "strided_relay", "two_pass"]
+KERNELS = ["", "tile", "warp", "resident", "split", "ring", "relay", "strided", "strided_relay", "two_pass"]
 
 # More rows than 32 lanes each would keep any GPU busy with: fewer lanes share a row, or take several.
 MANY = 3001
@@ -158,10 +158,30 @@ TAKEN = {
     "warp": (1000, 301),
     "resident": (40, 65_535),
     "split": (3, 1_300_001),
+    "ring": (200, 65_535),
     "relay": (12, 1_300_001),
     "strided": (300, 4096),
     "two_pass": (300, 4097),
 }
+
+
+# Of a chunk or two a block, of three, and of fourteen; whole groups and others; all blocks in one.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "row_bytes"), [(9001, 4100), (4001, 36_000), (650, 262_140), (61, 5_200_008)])
+def test_a_ring_that_turns_often(rows, row_bytes, dtype, cuda):
+    x = rows_of(row_bytes // dtype.itemsize, dtype, rows)
+    x[rows // 3, 5] = torch.inf
+    x[rows // 2] = 0
+    expected, divisor = l1norm.l1_norm(x, return_denominator=True)
+    _C.set_kernel("ring")
+    there = x.to(cuda)
+    # Else two_pass would be tested.
+    assert l1norm.explain(there).kernel == ("ring" if torch.cuda.get_device_capability() >= (9, 0) else "two_pass")
+    y, denominator = l1norm.l1_norm(there, return_denominator=True)
+    assert_same_bits(y, expected)
+    assert_same_bits(denominator, divisor)
+    l1norm.l1_norm_(there)
+    assert_same_bits(there, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -195,7 +215,7 @@ def test_a_captured_kernel_replays(kernel, dtype, cuda):
         assert_same_bits(denominator, divisor)
 
 
-@pytest.mark.parametrize("kernel", ["resident", "split", "relay"])
+@pytest.mark.parametrize("kernel", ["resident", "split", "ring", "relay"])
 def test_two_streams_at_once(kernel, cuda):
     """Blocks that wait for each other, of two launches that want the whole device, with scratch memory each."""
     values = [make_rows("randn", *TAKEN[kernel], seed=seed) for seed in range(2)]

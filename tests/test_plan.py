@@ -16,7 +16,7 @@ def test_a_plan_can_be_launched_and_holds_the_row(name, dtype):
                 try:
                     check(plan, rows, length, dtype, GPUS[name])
                     assert dense or plan["kernel"] != "tile"
-                    assert aligned or plan.get("shared_packs", 0) == 0
+                    assert aligned or (plan.get("shared_packs", 0) == 0 and plan["kernel"] != "ring")
                 except AssertionError as error:
                     raise AssertionError(f"{rows} x {length}, dense {dense}, aligned {aligned}: {plan}") from error
 
@@ -36,6 +36,10 @@ def test_a_kernel_that_is_asked_for_can_be_launched(kernel, name, dtype, asking)
         "split": lambda rows, row_bytes, dense: (
             rows <= device["multiprocessors"] and row_bytes // 16 <= device["multiprocessors"] // rows * (8192 - 8)
         ),
+        "ring": lambda rows, row_bytes, dense: (
+            # Smaller blocks have no room for a part and more.
+            device["shared_bytes"] > 200 << 10 and 0 < row_bytes <= device["multiprocessors"] * (50 << 10)
+        ),
         "relay": lambda rows, row_bytes, dense: 2 * rows * (ceil_div(row_bytes, 1 << 17) + 1) < 1 << 31,
         "two_pass": lambda *_: True,
     }[kernel]
@@ -44,7 +48,7 @@ def test_a_kernel_that_is_asked_for_can_be_launched(kernel, name, dtype, asking)
             for dense, aligned in ((True, True), (False, True), (False, False)):
                 plan = make_plan(name, rows, length, dtype, True, dense, aligned)
                 assert plan["kernel"] in (kernel, "two_pass")
-                if takes(rows, length * size, dense):
+                if takes(rows, length * size, dense) and (aligned or kernel != "ring"):
                     assert plan["kernel"] == kernel
                 check(plan, rows, length, dtype, device)
 
@@ -187,18 +191,21 @@ def test_few_lanes_of_a_warp_are_idle(dtype, backward):
 
 
 # Threads, packs a thread in registers, blocks a row and packs a thread in shared memory of launches that measured
-# within 1.5% of the fastest one on an H200; None: the relay's.
+# within 1.5% of the fastest one on an H200, or of a ring's groups (blocks); None: the relay's.
 FASTEST = {
     torch.float32: {
         9001: (160, 16, 1, 0), 40_001: (160, 16, 4, 0), 49_153: (96, 16, 8, 0), 65_535: (512, 16, 2, 0),
         81_921: (160, 16, 8, 0), 131_071: (256, 16, 8, 0), 200_003: (192, 20, 8, 13), 262_143: (192, 20, 8, 23),
-        300_001: (192, 20, 8, 29), 450_001: (384, 20, 8, 17), 720_000: None,
+        300_001: (192, 20, 8, 29), 450_001: (33,), 700_001: (66,), 1 << 20: (66,), 1_300_001: (132,),
+        2_300_001: None,
     },
     torch.bfloat16: {
-        65_535: (128, 16, 4, 0), 131_071: (128, 16, 8, 0), 524_287: (192, 20, 8, 23), 900_001: (384, 20, 8, 17),
+        65_535: (128, 16, 4, 0), 131_071: (128, 16, 8, 0), 524_287: (192, 20, 8, 23), 900_001: (33,),
+        3_000_001: (132,), 5_000_001: None,
     },
     torch.float64: {
         16_385: (128, 16, 4, 0), 40_961: (160, 16, 8, 0), 65_535: (256, 16, 8, 0), 131_071: (192, 20, 8, 23),
+        225_001: (33,), 1 << 19: (66,), 1_200_001: None,
     },
 }  # fmt: skip
 
@@ -210,6 +217,8 @@ def test_long_rows_get_a_launch_that_measured_fast(name, dtype):
         plan = make_plan(name, 32_768, length, dtype)
         if launch is None:
             assert plan["kernel"] == "relay", length
+        elif len(launch) == 1:
+            assert (plan["kernel"], plan["blocks_a_row"]) == ("ring", *launch), length
         else:
             assert tuple(plan[k] for k in ("threads", "packs", "cluster", "shared_packs")) == launch, length
     # Fewer rows end sooner together in small blocks.
@@ -270,7 +279,8 @@ def test_the_plan_for_the_headline(name):
 def test_long_rows_are_summed_ahead_as_far_as_keeps_all_busy(name):
     running = GPUS[name]["multiprocessors"]
     for length in (1 << 20, 3 << 20, 1 << 24):
-        plan = make_plan(name, 1000, length)
+        rows = 1000 if length > 1 << 20 or GPUS[name]["max_cluster"] == 1 else 31  # a ring is for more
+        plan = make_plan(name, rows, length)
         assert plan["kernel"] == "relay"
         a_row = plan["chunks"] + 1
         if plan["turns_back"]:

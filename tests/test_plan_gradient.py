@@ -10,6 +10,7 @@ from plans import (
     blocks_of,
     ceil_div,
     check_ahead,
+    check_ring,
     check_tile,
     lengths,
     make_plan,
@@ -41,6 +42,9 @@ def check_backward(plan: dict, rows: int, length: int, size: int, device: dict) 
         assert threads % 32 == 0
         assert 32 <= threads <= (640 if held == 8 and size < 8 and device["max_cluster"] > 1 else 512)
         assert 1 <= cluster <= (1 if held == 8 else device["max_cluster"])
+    elif kernel == "ring":
+        check_ring(plan, length, size, device, operands=2)
+        assert size < 8
     elif kernel == "relay":
         assert plan["chunks"] == max(ceil_div(packs, 512 * 8), 1)
         assert plan["chunks"] + 1 <= plan["ahead"] <= rows * (plan["chunks"] + 1)
@@ -68,16 +72,17 @@ def test_a_gradients_plan_can_be_launched_and_holds_both_rows(name, dtype):
         assert make_plan(name, rows, 4096, dtype, held=False, backward=True)["kernel"] == "two_pass"
 
 
-# Threads, packs a thread and blocks a row of launches that measured within 1.5% of the fastest one on an H200; None:
-# the relay's.
+# Threads, packs a thread and blocks a row of launches that measured within 1.5% of the fastest one on an H200; one
+# number: blocks of a ring's groups; None: the relay's.
 FASTEST = {
     torch.float32: {
         2100: (96, 8, 1), 6001: (192, 8, 1), 16_384: (128, 11, 3), 24_577: (128, 16, 3), 65_535: (128, 16, 8),
-        90_001: (256, 11, 8), 131_071: (256, 16, 8), 180_225: (512, 11, 8), 262_143: (512, 16, 8), 262_150: None,
+        90_001: (256, 11, 8), 131_071: (256, 16, 8), 180_225: (512, 11, 8), 262_143: (512, 16, 8), 262_150: (44,),
+        450_001: (66,), 1 << 20: (132,), 1_500_001: None,
     },
     torch.bfloat16: {
         12_002: (192, 8, 1), 65_535: (128, 11, 6), 131_071: (128, 16, 8), 262_143: (256, 16, 8),
-        524_287: (512, 16, 8), 524_300: None,
+        524_287: (512, 16, 8), 524_300: (44,), 1_600_001: (132,), 3_000_001: None,
     },
     torch.float64: {
         4095: (128, 16, 1), 8191: (128, 16, 2), 16_385: (128, 16, 4), 32_767: (128, 16, 8), 65_535: (256, 16, 8),
@@ -108,6 +113,8 @@ def test_gradients_get_a_launch_that_measured_fast(name, dtype):
         plan = make_plan(name, 5000, length, dtype, backward=True)
         if launch is None:
             assert plan["kernel"] == "relay", length
+        elif len(launch) == 1:
+            assert (plan["kernel"], plan["blocks_a_row"]) == ("ring", *launch), length
         else:
             assert (plan["threads"], plan["packs"], plan["cluster"]) == launch, length
     assert make_plan("A100", 32_768, 65_535, backward=True)["kernel"] == "relay"

@@ -261,8 +261,10 @@ struct HeldInShared {
     }
   }
 
-  __device__ __forceinline__ void divide(const Sum& total, const Call& c, const Least<T>& least) const {
-    const Quotient<T> quotient(total, c.count, c.eps);
+  // least: as Held::finish() takes it.
+  template <typename... Bound>
+  __device__ __forceinline__ void divide(const Quotient<T>& quotient, const Sum& total, const Call& c,
+                                         const Bound&... least) const {
     RowPack* to = y;
     for (int i = 0; i < end; i += kBatch * step) {
       RowPack packs[kBatch];
@@ -271,7 +273,7 @@ struct HeldInShared {
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
         RowPack pack;
-        const bool proven = quotient.divide(packs[u], pack, least);
+        const bool proven = quotient.divide(packs[u], pack, least...);
         unproven |= proven ? 0u : 1u << u;
         if (i + u * step < end) *to = pack;
         to = settled(to + step);
@@ -334,7 +336,7 @@ __device__ __forceinline__ void normalize_held(const Call& c, const Held<T, kPac
     if constexpr (kShared) rest.add(tally, least);
   }));
   if (denominator >= 0 && threadIdx.x == 0) write_denominator<T>(c, denominator, total);
-  if constexpr (kShared) rest.divide(total, c, least);
+  if constexpr (kShared) rest.divide(Quotient<T>(total, c.count, c.eps), total, c, least);
   row.finish(total, c, least);
 }
 

@@ -8,6 +8,7 @@
 #include "../operators.h"
 #include "kernels/relay.h"
 #include "kernels/resident.h"
+#include "kernels/ring.h"
 #include "kernels/split.h"
 #include "kernels/strided.h"
 #include "kernels/strided_relay.h"
@@ -143,6 +144,10 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       const Scratch scratch(c.device, split_scratch_bytes(plan.split, c.geometry.rows.count));
       return split<T>(c, plan.split, scratch.data(), stream);
     }
+    case Kernel::kRing: {
+      const Scratch scratch(c.device, ring_scratch_bytes(plan.ring, c.geometry.rows.count));
+      return ring<T>(c, plan.ring, scratch.data(), stream);
+    }
     case Kernel::kRelay: {
       const Scratch scratch(c.device, relay_scratch_bytes(plan.relay, c.geometry.rows.count));
       return relay<T>(c, plan.relay, scratch.data(), stream);
@@ -186,7 +191,7 @@ void run(const Call& c) {
   const Device& device = properties(c.device);
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
-    // Another process holds a part of the device: the split kernel, whose blocks all wait for each other, cannot run.
+    // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.
     cudaGetLastError();
     constexpr Kernel kPortable = Kernel::kRelay;
     error = launch(c, make_plan(shape, device, &kPortable), stream);

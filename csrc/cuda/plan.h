@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "plan_resident.h"
+#include "plan_ring.h"
 #include "plan_short.h"
 #include "plan_strided.h"
 #include "plan_strided_relay.h"
@@ -16,11 +17,11 @@ namespace l1norm::cuda {
 
 constexpr int kMaxThreads = 1024;
 
-enum class Kernel { kTile, kWarp, kResident, kSplit, kRelay, kStrided, kStridedRelay, kTwoPass };
-constexpr int kKernels = 8;
+enum class Kernel { kTile, kWarp, kResident, kSplit, kRing, kRelay, kStrided, kStridedRelay, kTwoPass };
+constexpr int kKernels = 9;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile",  "warp",    "resident",      "split",
+  constexpr const char* kNames[kKernels] = {"tile",  "warp",    "resident",      "split",   "ring",
                                             "relay", "strided", "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
@@ -52,6 +53,7 @@ struct Plan {
   WarpPlan warp{};
   ResidentPlan resident{};
   SplitPlan split{};
+  RingPlan ring{};
   RelayPlan relay{};
   StridedPlan strided{};
   StridedRelayPlan strided_relay{};
@@ -143,6 +145,9 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   } else if (open(Kernel::kWarp) && !(wanted == nullptr && shape.length > 512 && is_few(shape, device)) &&
              plan_warp(shape, device, plan.warp)) {
     plan.kernel = Kernel::kWarp;
+  } else if (open(Kernel::kRing) && plan_ring(shape, device, plan.ring) &&
+             (wanted != nullptr || is_better_ringed(shape, plan.ring))) {
+    plan.kernel = Kernel::kRing;
   } else if (const bool split = open(Kernel::kSplit) && plan_split(shape, device, plan.split);
              open(Kernel::kResident) && plan_resident(shape, device, plan.resident) &&
              !(split && is_lonely(shape, device, plan.resident))) {
