@@ -123,16 +123,18 @@ _ROW_LENGTHS = {
 }  # fmt: skip
 _SHORT_LENGTHS = {
     1: _NONE, 2: _NONE, 3: _GPU, 4: _NONE, 7: _NONE, 8: _NONE, 16: _ALL, 31: _NONE, 32: _NONE, 64: _NONE,
-    100: _NONE, 127: _GPU, 128: _NONE, 255: _NONE, 256: _NONE, 511: _NONE, 512: _NONE,
+    100: _NONE, 127: _GPU, 128: _NONE, 144: _NONE, 200: _NONE, 255: _NONE, 256: _NONE, 384: _NONE, 511: _NONE,
+    512: _NONE,
 }  # fmt: skip
 _LONG = {
-    (8192, 131071): _QUICK, (4096, 262143): _NONE, (2386, 450001): _NONE, (512, 1 << 20): _GPU,
-    (64, (1 << 24) - 1): _NONE, (4, (1 << 28) - 1): _NONE, (1, 1 << 30): _BOTH,
+    (8192, 131071): _QUICK, (4096, 262143): _NONE, (2386, 450001): _NONE, (1533, 700001): _NONE,
+    (512, 1 << 20): _GPU, (715, 1500001): _NONE, (64, (1 << 24) - 1): _NONE, (4, (1 << 28) - 1): _NONE,
+    (1, 1 << 30): _BOTH,
 }  # fmt: skip
 _BACKWARD_LENGTHS = {
     3: _NONE, 16: _NONE, 64: _NONE, 127: _NONE, 512: _NONE, 1024: _NONE, 2048: _NONE, 4096: _BOTH, 8191: _NONE,
-    16384: _NONE, 24577: _NONE, 32767: _NONE, 131071: _NONE, 262143: _NONE, 450001: _NONE, 1 << 20: _NONE,
-    (1 << 24) - 1: _NONE,
+    16384: _NONE, 24577: _NONE, 32767: _NONE, 131071: _NONE, 262143: _NONE, 450001: _NONE, 700001: _NONE,
+    1 << 20: _NONE, (1 << 24) - 1: _NONE,
 }  # fmt: skip
 _FEW = {(16, 16384): _QUICK, (1, 4096): _GPU, (128, 256): _BOTH}
 
