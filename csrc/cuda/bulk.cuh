@@ -1,4 +1,4 @@
-// A warp's copies between global and shared memory.
+// Copies between global and shared memory by the copy engine, where there is one.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,16 @@ namespace l1norm::cuda {
 #define L1NORM_BULK_COPY 0
 #endif
 
+#if L1NORM_BULK_COPY
+// Whole packs, to shared memory; the barrier's phase waits for them.
+__device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+#endif
+
 // Copies `bytes` bytes, elements of T, to or from shared memory at a 16-byte boundary, by one whole warp: the copy
 // engine takes what is aligned where there is one, the lanes the rest.
 class WarpCopy {
@@ -21,8 +31,8 @@ class WarpCopy {
   __device__ __forceinline__ explicit WarpCopy(uint64_t* barrier) : barrier_(shared_address(barrier)) {
 #if L1NORM_BULK_COPY
     if (lane() == 0) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_) : "memory");
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      start_barrier(barrier_, 1);
+      show_barriers();
     }
     __syncwarp();
 #endif
@@ -34,11 +44,8 @@ class WarpCopy {
     const int whole = whole_packs(global, bytes);
 #if L1NORM_BULK_COPY
     if (lane() == 0 && whole > 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_), "r"(whole) : "memory");
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       shared_address(shared)),
-                   "l"(global), "r"(whole), "r"(barrier_)
-                   : "memory");
+      expect_bytes(barrier_, whole);
+      copy_bulk(shared, global, whole, barrier_);
     }
 #else
     const uint4* from = reinterpret_cast<const uint4*>(global);
@@ -56,7 +63,7 @@ class WarpCopy {
   // Returns once every lane may read what was copied.
   __device__ __forceinline__ void wait(int whole) const {
 #if L1NORM_BULK_COPY
-    if (whole > 0) await_first_phase(barrier_);
+    if (whole > 0) await_phase(barrier_, 0);
 #else
     (void)whole;
 #endif

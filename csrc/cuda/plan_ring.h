@@ -64,11 +64,10 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
   }
   const int64_t most = std::min(device.multiprocessors, kRingBlocks);
   const int64_t parts = std::max<int64_t>(shape.row_bytes() * (shape.backward ? 2 : 1) / kRingPart, 1);
-  // Groups that fill the device, of whatever is nearest to those parts.
+  // Of the groups that fill the device, those whose number of blocks is nearest to that of the parts.
   const int64_t groups = std::max<int64_t>(most / parts, 1);
-  const int64_t larger = std::max<int64_t>(most / (groups + 1), 2), smaller = most / groups;
-  const bool nearer = parts * parts < larger * smaller;
-  return ring_of(shape, device, static_cast<int>(nearer ? larger : smaller), plan);
+  const int64_t fewer = std::max<int64_t>(most / (groups + 1), 2), more = most / groups;
+  return ring_of(shape, device, static_cast<int>(parts * parts < fewer * more ? fewer : more), plan);
 }
 
 // Whether that is better than other ways for such rows. Forward, clusters are faster up to some length (350001 float32:

@@ -162,7 +162,7 @@ struct Cluster {
   // Until all that is expected is there. It is no barrier of the block's threads.
   __device__ __forceinline__ void await_sums() const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    await_first_phase(arrivals());
+    await_phase(arrivals(), 0);
 #endif
   }
 

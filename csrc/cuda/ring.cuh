@@ -16,33 +16,6 @@ struct Launch {
 
 #if L1NORM_BULK_COPY
 
-__device__ __forceinline__ void start_barrier(uint64_t& barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void arrive_at(const uint64_t& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
-}
-__device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void wait_for(const uint64_t& barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(&barrier)),
-      "r"(parity)
-      : "memory");
-}
-__device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
 // This block's place in the launch.
 struct Ring {
   unsigned rows, groups, group, blocks, rank;
@@ -109,16 +82,16 @@ struct Memory {
   __device__ __forceinline__ void start(const Launch& l) {
     if (threadIdx.x == 0) {
       for (int s = 0; s < l.plan.stages; ++s) {
-        start_barrier(barriers.full[s], 1);
-        start_barrier(barriers.empty[s], 1);
+        start_barrier(shared_address(&barriers.full[s]), 1);
+        start_barrier(shared_address(&barriers.empty[s]), 1);
       }
       for (int s = 0; s < kRingRows; ++s) {
-        start_barrier(barriers.summed[s], 1);
-        start_barrier(barriers.total[s], 1);
+        start_barrier(shared_address(&barriers.summed[s]), 1);
+        start_barrier(shared_address(&barriers.total[s]), 1);
         rows[s].there = 0;
       }
       chunk_bytes = l.plan.chunk_bytes;
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      show_barriers();
     }
     __syncthreads();
   }

@@ -1,4 +1,4 @@
-// Shared memory: its lines, its addresses, and a wait for what arrives in it by itself.
+// Shared memory: its lines, its addresses, and waits for what arrives in it by itself.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,29 @@ __device__ __forceinline__ uint32_t shared_address(const void* place) {
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// Until the first phase of an mbarrier is over: the bytes that it expects are there.
-__device__ __forceinline__ void await_first_phase(uint32_t barrier) {
+// An mbarrier: a phase is over when so many have arrived and the bytes that are expected are there.
+__device__ __forceinline__ void start_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Of all that this thread has started: for other threads, and for the copy engine.
+__device__ __forceinline__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void arrive_at(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, too.
+__device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Until the phase of that number, modulo 2, is over, and not yet the next one.
+__device__ __forceinline__ void await_phase(uint32_t barrier, unsigned parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(barrier)
+      "}\n" ::"r"(barrier),
+      "r"(parity)
       : "memory");
 }
 #endif

@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, const
       const Chunk chunk = at.chunk(k);
       const uint32_t barrier = shared_address(&memory.barriers.full[turn.stage]);
       unsigned char* const to = memory.input(turn.stage, chunk);
-      if (turn.round > 0) wait_for(memory.barriers.empty[turn.stage], (turn.round - 1) & 1);
+      if (turn.round > 0) await_phase(shared_address(&memory.barriers.empty[turn.stage]), (turn.round - 1) & 1);
       expect_bytes(barrier, chunk.bytes * (kBackward ? 2 : 1));
       if (chunk.bytes == 0) continue;
       copy_bulk(to, at.x + chunk.begin, chunk.bytes, barrier);
@@ -51,7 +51,7 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
       Turn t = turn;
       for (int k = first; k < ring.chunks; k += kRingWarps, t.next(kRingWarps)) {
         const WarpChunk<T, kBackward> chunk(at, memory, t.stage, k);
-        wait_for(memory.barriers.full[t.stage], t.round & 1);
+        await_phase(shared_address(&memory.barriers.full[t.stage]), t.round & 1);
         chunk.add(tally, least, by);
       }
     });
@@ -72,7 +72,7 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
     if (lane == 0) {
       shared.there = 0;
       publish(ring.parts(row) + ring.rank, sum);
-      arrive_at(memory.barriers.summed[n % kRingRows]);
+      arrive_at(shared_address(&memory.barriers.summed[n % kRingRows]));
     }
   }
 }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void add_rows(const Call& c, const Ring& ring, const 
   for (unsigned row = ring.group + n * ring.groups; row < ring.rows;
        row += ring.blocks * ring.groups, n += ring.blocks) {
     // Not sooner: reads of what is not there yet delay others.
-    wait_for(memory.barriers.summed[n % kRingRows], n / kRingRows & 1);
+    await_phase(shared_address(&memory.barriers.summed[n % kRingRows]), n / kRingRows & 1);
     Sum parts[kEach];
     for (bool there = false; !there;) {
       there = true;
@@ -117,14 +117,14 @@ __device__ __forceinline__ void await_rows(const Call& c, const Ring& ring, Memo
     const unsigned slot = n % kRingRows;
     std::conditional_t<kBackward, GradientScale, Sum> scale;
     if constexpr (kBackward) scale = RowDivisor<T>(c, c.geometry.rows.at(row).denominator).scale(c);
-    wait_for(memory.barriers.summed[slot], n / kRingRows & 1);
+    await_phase(shared_address(&memory.barriers.summed[slot]), n / kRingRows & 1);
     const Sum sum = await(ring.parts(row) + ring.blocks);
     if constexpr (kBackward) {
       memory.rows[slot].total = make_gradient<Wide<T>>(sum, scale);
     } else {
       memory.rows[slot].total = sum;
     }
-    arrive_at(memory.barriers.total[slot]);
+    arrive_at(shared_address(&memory.barriers.total[slot]));
   }
 }
 
@@ -139,13 +139,13 @@ __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring, con
     if (first >= ring.chunks) continue;
     const Row<T, kBackward> at(c, ring, row);
     WarpChunk<T, kBackward> chunk(at, memory, turn.stage, first);
-    wait_for(memory.barriers.total[n % kRingRows], n / kRingRows & 1);
+    await_phase(shared_address(&memory.barriers.total[n % kRingRows]), n / kRingRows & 1);
     WarpChunk<T, kBackward>::with_total(c, memory.rows[n % kRingRows].total, [&](const auto& finish) {
       while (true) {
-        wait_for(memory.barriers.full[turn.stage], turn.round & 1);
+        await_phase(shared_address(&memory.barriers.full[turn.stage]), turn.round & 1);
         chunk.write(finish, c);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive_at(memory.barriers.empty[turn.stage]);
+        if (threadIdx.x % 32 == 0) arrive_at(shared_address(&memory.barriers.empty[turn.stage]));
         first += kRingWarps;
         turn.next(kRingWarps);
         if (first >= ring.chunks) break;
