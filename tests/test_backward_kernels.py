@@ -78,7 +78,7 @@ def test_so_many_rows_that_a_warp_or_two_take_each(packs, dtype, cuda):
         assert_same_bits(some, expected)
 
 
-# Of a chunk or two a block, of three, and of fourteen; whole groups and others; all blocks in one.
+# A chunk a block, five, and twelve; then all blocks hold one row.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "row_bytes"), [(9001, 4100), (4001, 20_000), (650, 131_064), (61, 2_600_008)])
 def test_a_ring_that_turns_often(rows, row_bytes, dtype, cuda):

@@ -165,7 +165,7 @@ TAKEN = {
 }
 
 
-# Of a chunk or two a block, of three, and of fourteen; whole groups and others; all blocks in one.
+# A chunk a block, five, and fourteen; then all blocks hold one row.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "row_bytes"), [(9001, 4100), (4001, 36_000), (650, 262_140), (61, 5_200_008)])
 def test_a_ring_that_turns_often(rows, row_bytes, dtype, cuda):

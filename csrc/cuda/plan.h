@@ -145,8 +145,8 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   } else if (open(Kernel::kWarp) && !(wanted == nullptr && shape.length > 512 && is_few(shape, device)) &&
              plan_warp(shape, device, plan.warp)) {
     plan.kernel = Kernel::kWarp;
-  } else if (open(Kernel::kRing) && plan_ring(shape, device, plan.ring) &&
-             (wanted != nullptr || is_better_ringed(shape, plan.ring))) {
+  } else if (open(Kernel::kRing) &&
+             (wanted != nullptr ? plan_ring(shape, device, plan.ring) : is_better_ringed(shape, device, plan.ring))) {
     plan.kernel = Kernel::kRing;
   } else if (const bool split = open(Kernel::kSplit) && plan_split(shape, device, plan.split);
              open(Kernel::kResident) && plan_resident(shape, device, plan.resident) &&

@@ -71,18 +71,18 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
 }
 
 // Whether that is better than other ways for such rows. Forward, clusters are faster up to some length (350001 float32:
-// 0.93, here 0.92; 450001: 0.90 and 0.92; 700001: 0.85 and 0.93), and backward as long as they hold both rows; then
-// chunks that wait in the L2 cache are (1048576: 0.86 and 0.89, 2375001: 0.83 and 0.76; backward 450001: 0.77 and 0.89,
-// 1048576: 0.78 and 0.84). Backward, doubles have too much arithmetic for one block's warps (225001: 0.65 and 0.63).
-inline bool is_better_ringed(const Shape& shape, const RingPlan& plan) {
-  // Groups take as many rows, but for one.
-  if (shape.rows < int64_t{16} * plan.groups) return false;
-  if (shape.backward) {
-    constexpr int64_t kHeld = int64_t{kPairPacksBesideShared} * 512 * kMaxCluster;
-    return element_size(shape.dtype) < 8 && shape.packs() > kHeld && 10 * plan.stages >= 26 * plan.chunks;
-  }
-  const int64_t least = shape.dtype == DType::kFloat ? 1700000 : 1400000;
-  return shape.row_bytes() >= least && 10 * plan.stages >= 32 * plan.chunks;
+// 0.93, here 0.92; 450001: 0.90 and 0.92; 700001: 0.85 and 0.93; their blocks have a multiprocessor each from 360000
+// on), and backward as long as they hold both rows; then chunks that wait in the L2 cache are (1048576: 0.86 and 0.89,
+// 2375001: 0.83 and 0.76; backward 450001: 0.77 and 0.89, 1048576: 0.78 and 0.84). Backward, doubles have too much
+// arithmetic for one block's warps (225001: 0.65 and 0.63).
+inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
+  constexpr int64_t kHeld = int64_t{kPairPacksBesideShared} * 512 * kMaxCluster;
+  const int64_t least = shape.dtype == DType::kFloat ? 1450000 : 1400000;
+  const bool is_long =
+      shape.backward ? element_size(shape.dtype) < 8 && shape.packs() > kHeld : shape.row_bytes() >= least;
+  if (!is_long || !plan_ring(shape, device, plan)) return false;
+  // Groups take as many rows, but for one; a block is at two rows and a half, or three and more.
+  return shape.rows >= int64_t{16} * plan.groups && 10 * plan.stages >= (shape.backward ? 26 : 32) * plan.chunks;
 }
 
 }  // namespace l1norm::cuda

@@ -67,6 +67,7 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
       __threadfence_block();
     }
     if (__shfl_sync(0xffffffffu, before, 0) < warps - 1) continue;
+    __syncwarp();  // what lane 0 has seen, all lanes see
     const double2 part = lane < warps ? shared.sums[lane] : double2{};
     sum = warp_sum<kRingWarps>(Sum{part.x, part.y});
     if (lane == 0) {
