@@ -54,4 +54,21 @@ cudaError_t launch_in_clusters(void (*function)(Parameters...), int64_t blocks, 
   return cudaLaunchKernelEx(&config, function, arguments...);
 }
 
+// Of blocks that wait for each other. cudaErrorCooperativeLaunchTooLarge where the device does not take all at once.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_at_once(void (*function)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
+                           cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, function, arguments...);
+}
+
 }  // namespace l1norm::cuda

@@ -196,19 +196,9 @@ cudaError_t launch(const Call& c, const RingPlan& plan, void* scratch, cudaStrea
   if (error != cudaSuccess) return error;
   error = cudaMemsetAsync(scratch, kUnset, ring_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.groups * plan.blocks_a_row));
-  config.blockDim = dim3(kRingThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  // Blocks of a row wait for each other.
-  cudaLaunchAttribute cooperative{};
-  cooperative.id = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
-  config.attrs = &cooperative;
-  config.numAttrs = 1;
   const Launch how{plan, static_cast<unsigned>(c.geometry.rows.count), static_cast<double2*>(scratch)};
-  return cudaLaunchKernelEx(&config, function, c, how);
+  return launch_at_once(function, int64_t{plan.groups} * plan.blocks_a_row, kRingThreads,
+                        static_cast<size_t>(shared_bytes), stream, c, how);
 }
 
 }  // namespace ring_kernel

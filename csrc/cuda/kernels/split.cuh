@@ -59,27 +59,18 @@ cudaError_t launch(const Call& c, const SplitPlan& plan, void* scratch, cudaStre
   const int shared_bytes = plan.shared_packs * plan.threads * kPackBytes;
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
-  const size_t rows = static_cast<size_t>(c.geometry.rows.count), blocks = static_cast<size_t>(plan.blocks_a_row);
   Sharing s{};
   s.slice = split_slice(c.geometry.row.count / static_cast<int64_t>(kPackBytes / sizeof(T)), plan.blocks_a_row);
-  s.blocks_a_row = static_cast<unsigned>(blocks);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(rows * blocks));
-  config.blockDim = dim3(static_cast<unsigned>(plan.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  cudaLaunchAttribute cooperative{};
-  cooperative.id = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
-  if (blocks > 1) {
-    s.sums = static_cast<double2*>(scratch);
-    error = cudaMemsetAsync(s.sums, kUnset, rows * blocks * sizeof(double2), stream);
-    if (error != cudaSuccess) return error;
-    // Blocks of a row wait for each other.
-    config.attrs = &cooperative;
-    config.numAttrs = 1;
+  s.blocks_a_row = static_cast<unsigned>(plan.blocks_a_row);
+  s.sums = static_cast<double2*>(scratch);
+  const size_t dynamic = static_cast<size_t>(shared_bytes);
+  const int64_t grid = c.geometry.rows.count * plan.blocks_a_row;
+  if (plan.blocks_a_row == 1) {
+    return launch_in_clusters(function, grid, plan.threads, dynamic, 1, stream, c, s, plan.shared_packs);
   }
-  return cudaLaunchKernelEx(&config, function, c, s, plan.shared_packs);
+  error = cudaMemsetAsync(scratch, kUnset, split_scratch_bytes(plan, c.geometry.rows.count), stream);
+  if (error != cudaSuccess) return error;
+  return launch_at_once(function, grid, plan.threads, dynamic, stream, c, s, plan.shared_packs);
 }
 
 }  // namespace split_kernel
