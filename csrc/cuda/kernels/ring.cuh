@@ -116,14 +116,15 @@ __device__ __forceinline__ void await_rows(const Call& c, const Ring& ring, Memo
   unsigned n = 0;
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups, ++n) {
     const unsigned slot = n % kRingRows;
-    std::conditional_t<kBackward, GradientScale, Sum> scale;
-    if constexpr (kBackward) scale = RowDivisor<T>(c, c.geometry.rows.at(row).denominator).scale(c);
-    await_phase(shared_address(&memory.barriers.summed[slot]), n / kRingRows & 1);
-    const Sum sum = await(ring.parts(row) + ring.blocks);
+    const auto sum = [&] {
+      await_phase(shared_address(&memory.barriers.summed[slot]), n / kRingRows & 1);
+      return await(ring.parts(row) + ring.blocks);
+    };
     if constexpr (kBackward) {
-      memory.rows[slot].total = make_gradient<Wide<T>>(sum, scale);
+      const GradientScale scale = RowDivisor<T>(c, c.geometry.rows.at(row).denominator).scale(c);
+      memory.rows[slot].total = make_gradient<Wide<T>>(sum(), scale);
     } else {
-      memory.rows[slot].total = sum;
+      memory.rows[slot].total = sum();
     }
     arrive_at(shared_address(&memory.barriers.total[slot]));
   }
