@@ -36,39 +36,40 @@ class Prepared {
   std::array<std::atomic<int>, kMaxDevices> most_{};  // bytes asked for so far, plus one
 };
 
-// In clusters of that many blocks; one block a cluster is a launch that every architecture takes.
+// With an attribute, or none where it is null.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_in_clusters(void (*function)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
-                               int cluster_blocks, cudaStream_t stream, const Arguments&... arguments) {
+cudaError_t launch_with(cudaLaunchAttribute* attribute, void (*function)(Parameters...), int64_t blocks, int threads,
+                        size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  config.attrs = attribute;
+  config.numAttrs = attribute == nullptr ? 0 : 1;
+  return cudaLaunchKernelEx(&config, function, arguments...);
+}
+
+// In clusters of that many blocks; one block a cluster is a launch that every architecture takes.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_in_clusters(void (*function)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
+                               int cluster_blocks, cudaStream_t stream, const Arguments&... arguments) {
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.attrs = &cluster;
-  config.numAttrs = cluster_blocks > 1 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, function, arguments...);
+  return launch_with(cluster_blocks > 1 ? &cluster : nullptr, function, blocks, threads, shared_bytes, stream,
+                     arguments...);
 }
 
 // Of blocks that wait for each other. cudaErrorCooperativeLaunchTooLarge where the device does not take all at once.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_at_once(void (*function)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
                            cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
   cudaLaunchAttribute cooperative{};
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
-  config.attrs = &cooperative;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, function, arguments...);
+  return launch_with(&cooperative, function, blocks, threads, shared_bytes, stream, arguments...);
 }
 
 }  // namespace l1norm::cuda
