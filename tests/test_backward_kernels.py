@@ -128,6 +128,30 @@ def test_every_kernel_at_every_alignment(length, dtype, cuda):
             assert_same_bits(gradient(there_g, there_x, m.to(cuda)), expected)
 
 
+# Packs of rows at both ends of what lanes, a block and a cluster hold of rows that do not lie alike.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packs", [3, 24, 32, 40, 56, 96, 112, 160, 224, 256, 2048, 5120, 8192, 32_768, 40_960])
+def test_rows_that_lie_elsewhere_in_packs(packs, dtype, cuda):
+    a_pack = 16 // dtype.itemsize
+    for length in (packs * a_pack - 1, packs * a_pack, packs * a_pack + a_pack):
+        rows = MANY if packs <= 256 else 9
+        x, g = (make_rows("randn", rows, length, dtype=dtype, seed=seed) for seed in (1, 2))
+        x[rows // 2, length // 2] = 0
+        x[rows // 3, -1] = torch.inf
+        m = torch.ops.l1norm.l1_norm_with_denominator(x)[1]
+        expected = gradient(g, x, m)
+        wide = torch.full((2, rows, length + 4), torch.nan, dtype=dtype, device=cuda)
+        # Neither lies as the result, one alone does, or both as each other.
+        for beyond_x, beyond_g in ((1, 3), (0, 1), (1, 0), (3, 3)):
+            there_x, there_g = (
+                w.view(-1)[beyond : beyond + rows * (length + beyond)].view(rows, length + beyond)[:, :length]
+                for w, beyond in zip(wide, (beyond_x, beyond_g), strict=True)
+            )
+            there_x.copy_(x)
+            there_g.copy_(g)
+            assert_same_bits(gradient(there_g, there_x, m.to(cuda)), expected)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradients_of_any_strides(dtype, cuda):
     x = make_rows("randn", 24, 35 * 66, dtype=dtype).view(24, 35, 66)

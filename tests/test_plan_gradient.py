@@ -24,24 +24,30 @@ WARPS = {
     4: {(lanes, packs) for lanes in (8, 16, 32) for packs in (3, 4, 5)} | {(16, 12), (32, 8)},
     8: {(lanes, packs) for lanes in (8, 16, 32) for packs in (4, 7)} | {(4, 7), (32, 8)},
 }
+# The same where a row and its result's gradient do not lie alike in packs.
+WARPS_APART = {
+    2: {(8, 3), (8, 5), (8, 7), (16, 6), (32, 5), (32, 8)},
+    4: {(8, 4), (8, 7), (16, 7), (32, 5), (32, 8)},
+    8: {(8, 4), (8, 7), (16, 7), (32, 5), (32, 7), (32, 8)},
+}
 
 
-def check_backward(plan: dict, rows: int, length: int, size: int, device: dict) -> None:
+def check_backward(plan: dict, rows: int, length: int, size: int, device: dict, aligned: bool = True) -> None:
     packs, kernel = length * size // 16, plan["kernel"]
     if kernel == "tile":
         check_tile(plan, length, size, device, operands=2)
     elif kernel == "warp":
-        assert (plan["lanes"], plan["packs"]) in WARPS[size]
+        assert (plan["lanes"], plan["packs"]) in (WARPS if aligned else WARPS_APART)[size]
         assert plan["lanes"] * plan["packs"] >= packs
     elif kernel == "resident":
         threads, held, cluster = plan["threads"], plan["packs"], plan["cluster"]
-        assert held in ((8, 16) if size == 8 else (8, 11, 16))
+        assert held in ((8,) if not aligned else (8, 16) if size == 8 else (8, 11, 16))
         assert plan["shared_packs"] == (16 if held == 16 else 0)
         assert threads * plan["shared_packs"] * 16 <= device["shared_bytes"] - STATIC["resident"]
         assert threads * held * cluster >= packs
         assert threads % 32 == 0
         assert 32 <= threads <= (640 if held == 8 and size < 8 and device["max_cluster"] > 1 else 512)
-        assert 1 <= cluster <= (1 if held == 8 else device["max_cluster"])
+        assert 1 <= cluster <= (1 if held == 8 and aligned else device["max_cluster"])
     elif kernel == "ring":
         check_ring(plan, length, size, device, operands=2)
         assert size < 8
@@ -64,9 +70,9 @@ def test_a_gradients_plan_can_be_launched_and_holds_both_rows(name, dtype):
             for dense, aligned in ((True, True), (False, True), (True, False), (False, False)):
                 plan = make_plan(name, rows, length, dtype, True, dense, aligned, True)
                 try:
-                    check_backward(plan, rows, length, size, GPUS[name])
+                    check_backward(plan, rows, length, size, GPUS[name], aligned)
                     assert dense or plan["kernel"] != "tile"
-                    assert aligned or plan["kernel"] in ("tile", "two_pass")
+                    assert aligned or plan["kernel"] not in ("ring", "relay")
                 except AssertionError as error:
                     raise AssertionError(f"{rows} x {length}, dense {dense}, aligned {aligned}: {plan}") from error
         assert make_plan(name, rows, 4096, dtype, held=False, backward=True)["kernel"] == "two_pass"
@@ -118,6 +124,34 @@ def test_gradients_get_a_launch_that_measured_fast(name, dtype):
         else:
             assert (plan["threads"], plan["packs"], plan["cluster"]) == launch, length
     assert make_plan("A100", 32_768, 65_535, backward=True)["kernel"] == "relay"
+
+
+# As FASTEST, of rows that do not lie alike; lanes and packs of the warp kernel.
+FASTEST_APART = {
+    torch.float32: {
+        126: (8, 4), 333: (16, 7), 700: (32, 8), 4097: (128, 8, 1), 12_001: (128, 8, 3), 16_383: (128, 8, 4),
+        20_001: (160, 8, 4), 40_001: (160, 8, 8), 50_001: (320, 8, 5), 65_535: (256, 8, 8), 100_001: (640, 8, 5),
+        160_001: (640, 8, 8), 163_848: None,
+    },
+    torch.bfloat16: {
+        126: (8, 3), 20_001: (160, 8, 2), 50_001: (160, 8, 5), 65_535: (128, 8, 8), 100_001: (320, 8, 5),
+        131_071: (256, 8, 8), 200_001: (640, 8, 5), 327_696: None,
+    },
+    torch.float64: {75: (8, 7), 333: (32, 7), 1500: (96, 8, 1), 65_535: (512, 8, 8), 65_540: None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FASTEST_APART, ids=str)
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_gradients_of_rows_that_do_not_lie_alike_get_a_launch_that_measured_fast(name, dtype):
+    for length, launch in FASTEST_APART[dtype].items():
+        plan = make_plan(name, 10_000, length, dtype, dense=False, aligned=False, backward=True)
+        if launch is None:
+            assert plan["kernel"] == "two_pass", length  # strided, which takes a lattice
+        elif len(launch) == 2:
+            assert (plan["kernel"], plan["lanes"], plan["packs"]) == ("warp", *launch), length
+        else:
+            assert (plan["kernel"], plan["threads"], plan["packs"], plan["cluster"]) == ("resident", *launch), length
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)

@@ -178,6 +178,7 @@ class InRegisters {
   __device__ __forceinline__ void load(int u, const P* from, bool there) {
     packs_[u] = load_pack<kAccess>(from, there);
   }
+  __device__ __forceinline__ void set(int u, const P& pack) { packs_[u] = pack; }
   __device__ __forceinline__ void wait() const {}
   template <int kGroup>
   __device__ __forceinline__ void get(int u, P (&group)[kGroup]) const {
@@ -215,8 +216,10 @@ class InShared {
   P* mine_;
 };
 
-// As Held, of two rows that lie alike in packs, and so does the output. kShared: those of x are in shared memory.
-template <typename T, int kPacks, int kEdge = 1, int kStep = 0, Access kAccess = Access::kOnce, bool kShared = false>
+// As Held, of two rows. kShared: those of x are in shared memory. kAlike: both and the output lie alike in packs, else
+// packs are the output's.
+template <typename T, int kPacks, int kEdge = 1, int kStep = 0, Access kAccess = Access::kOnce, bool kShared = false,
+          bool kAlike = true>
 struct HeldPair : Share<T, kEdge, kStep> {
   using Base = Share<T, kEdge, kStep>;
   using Base::edge;
@@ -229,6 +232,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
   using Element = T;
   using RowPack = Pack<T, kPack>;
   static constexpr int kHeld = kPacks;
+  static_assert(kAlike || !kShared);
 
   T* y;
   double by;  // what the dot product is scaled by
@@ -238,20 +242,31 @@ struct HeldPair : Share<T, kEdge, kStep> {
 
   __device__ __forceinline__ HeldPair(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
                                       int step_, int head_index, int tail_index, uint4* places = nullptr)
-      : Base(static_cast<const T*>(c.input) + o.input + begin, length, line, first_, step_, head_index, tail_index),
+      : Base(kAlike ? static_cast<const T*>(c.input) + o.input + begin : static_cast<T*>(c.output) + o.output + begin,
+             length, line, first_, step_, head_index, tail_index),
         y(static_cast<T*>(c.output) + o.output + begin),
         held_x(places) {
     const T* x = static_cast<const T*>(c.input) + o.input + begin;
     const T* g = static_cast<const T*>(c.grad) + o.grad + begin;
-    const RowPack* body_g = reinterpret_cast<const RowPack*>(g + head) + first;
-    const RowPack* body_x = reinterpret_cast<const RowPack*>(x + head) + first;
+    if constexpr (kAlike) {
+      const RowPack* body_g = reinterpret_cast<const RowPack*>(g + head) + first;
+      const RowPack* body_x = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      const bool there = u * step < packs - first;
-      held_x.template load<kAccess>(u, body_x, there);
-      held_g[u] = load_pack<kAccess>(body_g, there);
-      body_g = next(body_g);
-      body_x = next(body_x);
+      for (int u = 0; u < kPacks; ++u) {
+        const bool there = u * step < packs - first;
+        held_x.template load<kAccess>(u, body_x, there);
+        held_g[u] = load_pack<kAccess>(body_g, there);
+        body_g = next(body_g);
+        body_x = next(body_x);
+      }
+    } else {
+      // Of halves that lie elsewhere, x more often, words are waited for: in a warp's kernel while g is on its way
+      // (1400 bfloat16 run at 0.99, the other way round at 0.85), but blocks have too few registers for that (65535:
+      // 0.86, the other way round 0.79).
+      const auto load_g = [&] { load_from(g, [&](int u, const RowPack& pack) { held_g[u] = pack; }); };
+      if constexpr (kStep > 0) load_g();
+      load_from(x, [&](int u, const RowPack& pack) { held_x.set(u, pack); });
+      if constexpr (kStep == 0) load_g();
     }
     this->load_edge(g, edge_g);
     this->load_edge(x, edge_x);
@@ -291,11 +306,31 @@ struct HeldPair : Share<T, kEdge, kStep> {
       }
     });
   }
+
+ private:
+  // Calls set(u, pack) for the thread's packs of an operand, which lie in this row as the output's do, or not.
+  template <typename Set>
+  __device__ __forceinline__ void load_from(const T* row, const Set& set) const {
+    const RowPack* from = reinterpret_cast<const RowPack*>(row + head) + first;
+    const auto each = [&](const auto& load) {
+#pragma unroll
+      for (int u = 0; u < kPacks; ++u) {
+        set(u, load(from, u * step < packs - first));
+        from = next(from);
+      }
+    };
+    if ((reinterpret_cast<uintptr_t>(row) ^ reinterpret_cast<uintptr_t>(y)) % kPackBytes == 0) {
+      each([](const RowPack* at, bool there) { return load_pack<kAccess>(at, there); });
+    } else {
+      each([](const RowPack* at, bool there) { return load_anywhere<kPack>(reinterpret_cast<const T*>(at), there); });
+    }
+  }
 };
 
 // What a thread keeps of a row in either direction.
-template <typename T, bool kBackward, int kPacks, int kEdge, bool kAnyOutput, int kStep, Access kAccess = Access::kOnce>
-using RowOf = std::conditional_t<kBackward, HeldPair<T, kPacks, kEdge, kStep, kAccess>,
+template <typename T, bool kBackward, int kPacks, int kEdge, bool kAnyOutput, int kStep, Access kAccess = Access::kOnce,
+          bool kAlike = true>
+using RowOf = std::conditional_t<kBackward, HeldPair<T, kPacks, kEdge, kStep, kAccess, false, kAlike>,
                                  Held<T, kPacks, kEdge, kAnyOutput, kStep, kAccess>>;
 
 }  // namespace l1norm::cuda

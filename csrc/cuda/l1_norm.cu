@@ -187,7 +187,7 @@ void run(const Call& c) {
   // Which copies the geometry: for those that may need it.
   const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype)); };
   Shape shape{g.rows.count, g.row.count, c.input_dtype, held, g.dense(), packs_align(c), c.grad != nullptr};
-  if (!cast && (shape.is_loose() || wanted_kernel != nullptr)) shape.lattice = lattice();
+  if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
   const Device& device = properties(c.device);
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {

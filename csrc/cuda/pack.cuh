@@ -120,6 +120,25 @@ __device__ __forceinline__ P load_last(const P* p, bool there) {
   }
 }
 
+// N neighbours that begin anywhere. Of halves the words that they lie in, which are half as many.
+template <int N, typename T>
+__device__ __forceinline__ Pack<T, N> load_anywhere(const T* p, bool there) {
+  if constexpr (Pack<T, N>::kPairs) {
+    const unsigned past = static_cast<unsigned>(reinterpret_cast<uintptr_t>(p)) % 4;  // 0 or 2
+    const uint32_t* const from = reinterpret_cast<const uint32_t*>(p - past / sizeof(T));
+    uint32_t words[N / 2 + 1];
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) words[k] = there ? from[k] : 0;
+    words[N / 2] = there && past != 0 ? from[N / 2] : 0;
+    Pack<T, N> pack;
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) pack.units[k] = __funnelshift_r(words[k], words[k + 1], past * 8);
+    return pack;
+  } else {
+    return make_pack<T, N>([&](int k) { return there ? p[k] : T{}; });
+  }
+}
+
 // Not to be read here.
 template <typename P>
 __device__ __forceinline__ void store_streaming(P* p, const P& pack) {

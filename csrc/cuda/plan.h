@@ -126,12 +126,11 @@ inline bool is_lonely(const Shape& shape, const Device& device, const ResidentPl
   return shape.packs() > 16384 && shape.rows * plan.cluster * 4 <= device.multiprocessors;
 }
 
-// Whether kernels that go across rows are the better ones, element by element where a row and its result's gradient
-// begin at different places of a pack: 0.88 of torch.add at 4097 float32, where the two-pass kernel has 0.67; 0.42 and
-// 0.51 at 333; 0.43 and 0.58 at 65535 bfloat16, 0.47 and 0.34 at 450001.
+// Whether kernels that go across rows are the better ones, element by element where a row is too long to be held and it
+// and its result's gradient begin at different places of a pack: 0.88 of torch.add at 4097 float32, where the two-pass
+// kernel has 0.67; 0.43 and 0.58 at 65535 bfloat16, 0.47 and 0.34 at 450001.
 inline bool goes_across(const Shape& shape) {
-  if (!shape.is_loose()) return false;
-  return !shape.held || (shape.is_half() ? shape.row_bytes() >= 512 << 10 : shape.length >= 1024);
+  return shape.is_loose() && (!shape.held || !shape.is_half() || shape.row_bytes() >= 512 << 10);
 }
 
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.

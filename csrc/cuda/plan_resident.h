@@ -18,6 +18,7 @@ struct ResidentPlan {
   int packs;
   int cluster;
   int shared_packs;
+  bool alike = true;  // backward, rows and their results' gradients lie alike in packs
 };
 
 // Threads of a block whose registers hold that many packs a thread, at the most.
@@ -115,20 +116,22 @@ constexpr int kOtherShared = 4 << 10;
 
 // A row and its result's gradient on chip.
 inline bool plan_resident_pair(const Shape& shape, const Device& device, ResidentPlan& plan) {
-  if (!shape.held || !shape.aligned) return false;
+  if (!shape.held) return false;
+  const bool alike = shape.aligned;
   const int64_t packs = std::max<int64_t>(shape.packs(), 1);
   const int64_t size = element_size(shape.dtype);
   // A warp, or two, a row: 0.98 to 1.0 (float64 0.82 to 0.98), where three warps a row have 0.73 to 0.97 (0.50 to
   // 0.96). Fewer rows end sooner in more threads: 3000 x 1500 float64 take 33 us in three warps, 37 in two.
   const int64_t most = size == 8 ? 1024 : size == 4 ? 448 : 480;
-  if (packs <= most && !is_few(shape, device, 64) && shape.rows <= INT32_MAX) {
+  if (alike && packs <= most && !is_few(shape, device, 64) && shape.rows <= INT32_MAX) {
     const int64_t threads = ceil_div(packs, kPairPacksBesideShared * 32) * 32;
     plan = {static_cast<int>(threads), kPairPacksBesideShared, 1, kPairPacksBesideShared};
     return true;
   }
   // 0.98 to 1.0.
   if (packs <= (size == 8 ? 1024 : 2048)) {
-    plan = {static_cast<int>(std::max<int64_t>(ceil_div(packs, kFewPairPacks * 32) * 32, 96)), kFewPairPacks, 1, 0};
+    plan = {static_cast<int>(std::max<int64_t>(ceil_div(packs, kFewPairPacks * 32) * 32, 96)), kFewPairPacks, 1, 0,
+            alike};
     return shape.rows <= INT32_MAX;
   }
   // Few rows take as many blocks as there are multiprocessors for, while each has four warps.
@@ -141,15 +144,19 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
     for (const int held : {kFewPairPacks, kPairPacks, kPairPacksBesideShared}) {
       // Doubles' arithmetic takes more registers than 11 packs of both rows leave, and a cluster repays more packs
       // than 8.
-      if ((held == kPairPacks && size == 8) || (held == kFewPairPacks && cluster > 1)) continue;
+      if (alike && ((held == kPairPacks && size == 8) || (held == kFewPairPacks && cluster > 1))) continue;
+      // Rows that do not lie alike take 8 packs, of which a multiprocessor has registers for 20 warps, and no clusters
+      // of 6 or 7 blocks (40001 to 65535 float32: 0.89 to 0.95, others 0.99).
+      if (!alike && (held != kFewPairPacks || cluster == 6 || cluster == 7)) continue;
       Pair pair = pair_of(held, size);
+      if (!alike) pair.resident = std::min(pair.resident, 640);
       if (device.max_cluster == 1) pair.threads = std::min(pair.threads, 512);
       const int64_t threads = ceil_div(packs, static_cast<int64_t>(held) * cluster * 32) * 32;
       const int64_t shared = pair.shared ? threads * held * kPackBytes : 0;
       if (threads > pair.threads || shared > device.shared_bytes - kOtherShared) continue;
       // No launch that was measured had blocks of fewer than three warps: they are for few rows alone.
       if (threads < 96 && spread == 1) continue;
-      const ResidentPlan candidate{static_cast<int>(threads), held, cluster, pair.shared ? held : 0};
+      const ResidentPlan candidate{static_cast<int>(threads), held, cluster, pair.shared ? held : 0, alike};
       const double loss = held_loss(kBackwardLoss, device, packs, pair.resident, candidate);
       if (loss < least) {
         least = loss;

@@ -31,8 +31,9 @@ constexpr int bound() {
 }
 
 // A cluster of blocks, of one each unless kMany, holds one row: kPacks packs a thread in registers and, with kShared,
-// shared_packs in shared memory, or backward kPacks of the input; rows are in the clusters' order.
-template <typename T, bool kBackward, int kPacks, bool kMany, bool kShared>
+// shared_packs in shared memory, or backward kPacks of the input; rows are in the clusters' order. kAlike: as HeldPair
+// has it.
+template <typename T, bool kBackward, int kPacks, bool kMany, bool kShared, bool kAlike>
 __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
     kernel(const __grid_constant__ Call c, const int shared_packs) {
   if constexpr (!kMany || kHasClusters) {
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
     const auto total_of = [&](const Sum& sum) { return cluster_sum<kMany>(sum, sums, cluster); };
     if constexpr (kBackward) {
       __shared__ GradientScale scale;
-      const auto row = hold(Type<HeldPair<T, kPacks, 1, 0, Access::kOnce, kShared>>{}, places);
+      const auto row = hold(Type<HeldPair<T, kPacks, 1, 0, Access::kOnce, kShared, kAlike>>{}, places);
       if (thread == 0) scale = RowDivisor<T>(c, o.denominator).scale(c);
       const Sum total = total_of(row.sum(c));
       if constexpr (kMany) __syncthreads();
@@ -77,9 +78,9 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
 template <int n>
 using Int = std::integral_constant<int, n>;
 
-template <typename T, bool kBackward, int kPacks, bool kMany, bool kShared>
+template <typename T, bool kBackward, int kPacks, bool kMany, bool kShared, bool kAlike>
 cudaError_t launch(const Call& c, const ResidentPlan& plan, cudaStream_t stream) {
-  const auto function = kernel<T, kBackward, kPacks, kMany, kShared>;
+  const auto function = kernel<T, kBackward, kPacks, kMany, kShared, kAlike>;
   static Prepared prepared;
   const int places_bytes = plan.shared_packs * plan.threads * kPackBytes;
   const int sums_bytes = to_line(cluster_sums(plan.cluster, plan.threads)) * static_cast<int>(sizeof(double2));
@@ -98,26 +99,27 @@ cudaError_t resident(const Call& call, const ResidentPlan& plan, cudaStream_t st
   using resident_kernel::Int;
   using resident_kernel::launch;
   cudaError_t error = cudaErrorInvalidValue;
-  const auto one = [&](auto backward, auto packs, auto shared, auto many) {
+  const auto one = [&](auto backward, auto packs, auto shared, auto many, auto alike) {
     constexpr bool kBackward = decltype(backward)::value, kMany = decltype(many)::value;
-    constexpr bool kShared = decltype(shared)::value;
-    if (kBackward == (call.grad != nullptr) && plan.packs == decltype(packs)::value &&
+    constexpr bool kShared = decltype(shared)::value, kAlike = decltype(alike)::value;
+    if (kBackward == (call.grad != nullptr) && plan.packs == decltype(packs)::value && plan.alike == kAlike &&
         (plan.shared_packs > 0) == kShared && (plan.cluster > 1) == kMany) {
-      error = launch<T, kBackward, decltype(packs)::value, kMany, kShared>(call, plan, stream);
+      error = launch<T, kBackward, decltype(packs)::value, kMany, kShared, kAlike>(call, plan, stream);
     }
   };
-  const auto each = [&](auto backward, auto packs, auto shared) {
-    one(backward, packs, shared, std::false_type{});
-    one(backward, packs, shared, std::true_type{});
+  constexpr std::false_type kForward, kNone, kOne, kApart;
+  constexpr std::true_type kBackward, kShared, kMany, kAlike;
+  const auto each = [&](auto backward, auto packs, auto shared, auto alike) {
+    one(backward, packs, shared, kOne, alike);
+    one(backward, packs, shared, kMany, alike);
   };
-  constexpr std::false_type kForward, kNone;
-  constexpr std::true_type kBackward, kShared;
-  each(kForward, Int<8>{}, kNone);
-  each(kForward, Int<16>{}, kNone);
-  each(kForward, Int<kPacksBesideShared>{}, kShared);
-  one(kBackward, Int<kFewPairPacks>{}, kNone, std::false_type{});
-  if constexpr (sizeof(T) < 8) each(kBackward, Int<kPairPacks>{}, kNone);
-  each(kBackward, Int<kPairPacksBesideShared>{}, kShared);
+  each(kForward, Int<8>{}, kNone, kAlike);
+  each(kForward, Int<16>{}, kNone, kAlike);
+  each(kForward, Int<kPacksBesideShared>{}, kShared, kAlike);
+  one(kBackward, Int<kFewPairPacks>{}, kNone, kOne, kAlike);
+  if constexpr (sizeof(T) < 8) each(kBackward, Int<kPairPacks>{}, kNone, kAlike);
+  each(kBackward, Int<kPairPacksBesideShared>{}, kShared, kAlike);
+  each(kBackward, Int<kFewPairPacks>{}, kNone, kApart);
   return error;
 }
 

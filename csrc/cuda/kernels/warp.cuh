@@ -16,8 +16,8 @@ constexpr int warp_kernel_blocks(bool backward, int packs) {
   return packs <= 4 ? 7 : packs <= 5 ? 6 : packs <= 8 ? 5 : 4;
 }
 
-// kLanes lanes hold a row, kPacks packs a lane.
-template <typename T, bool kBackward, int kLanes, int kPacks>
+// kLanes lanes hold a row, kPacks packs a lane. kAlike: as HeldPair has it.
+template <typename T, bool kBackward, int kLanes, int kPacks, bool kAlike>
 __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackward, kPacks))
     kernel(const __grid_constant__ Call c) {
   constexpr int kEdge = (kPackBytes / static_cast<int>(sizeof(T)) - 1 + kLanes - 1) / kLanes;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackwa
   // Whole warps go on, so that shuffles find all their lanes.
   const bool exists = index < g.rows.count;
   const Offsets o = g.rows.at(exists ? index : 0);
-  using Row = RowOf<T, kBackward, kPacks, kEdge, true, kLanes>;
+  using Row = RowOf<T, kBackward, kPacks, kEdge, true, kLanes, Access::kOnce, kAlike>;
   const int length = exists ? static_cast<int>(g.row.count) : 0;
   if constexpr (kBackward) {
     // Read ahead of the row and not after its sum: 0.85 to 1.0 of torch.add at 127 float32.
@@ -44,30 +44,30 @@ __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackwa
   }
 }
 
-template <typename T, bool kBackward, int kLanes, int kPacks>
+template <typename T, bool kBackward, int kLanes, int kPacks, bool kAlike>
 cudaError_t launch(const Call& c, cudaStream_t stream) {
   constexpr int64_t kRows = kWarpKernelThreads / kLanes;
   const int64_t blocks = (c.geometry.rows.count + kRows - 1) / kRows;
-  kernel<T, kBackward, kLanes, kPacks><<<static_cast<unsigned>(blocks), kWarpKernelThreads, 0, stream>>>(c);
+  kernel<T, kBackward, kLanes, kPacks, kAlike><<<static_cast<unsigned>(blocks), kWarpKernelThreads, 0, stream>>>(c);
   return cudaGetLastError();
 }
 
 // kAt: places in the table of choices.
-template <typename T, bool kBackward, size_t... kAt>
+template <typename T, bool kBackward, bool kAlike, size_t... kAt>
 cudaError_t launch_one_of(const Call& c, const WarpPlan& plan, cudaStream_t stream, std::index_sequence<kAt...>) {
-  constexpr auto& kChoices = kWarpChoices<kBackward, sizeof(T)>;
+  constexpr auto& kChoices = kWarpChoices<kBackward, kAlike, sizeof(T)>;
   cudaError_t error = cudaErrorInvalidValue;
   static_cast<void>(
       ((plan == kChoices[kAt].plan &&
-        (error = launch<T, kBackward, kChoices[kAt].plan.lanes, kChoices[kAt].plan.packs>(c, stream), true)) ||
+        (error = launch<T, kBackward, kChoices[kAt].plan.lanes, kChoices[kAt].plan.packs, kAlike>(c, stream), true)) ||
        ...));
   return error;
 }
 
-template <typename T, bool kBackward>
+template <typename T, bool kBackward, bool kAlike>
 cudaError_t launch_planned(const Call& c, const WarpPlan& plan, cudaStream_t stream) {
-  return launch_one_of<T, kBackward>(c, plan, stream,
-                                     std::make_index_sequence<kWarpChoices<kBackward, sizeof(T)>.size()>{});
+  return launch_one_of<T, kBackward, kAlike>(
+      c, plan, stream, std::make_index_sequence<kWarpChoices<kBackward, kAlike, sizeof(T)>.size()>{});
 }
 
 }  // namespace warp_kernel
@@ -76,8 +76,9 @@ template <DType D>
 cudaError_t warp(const Call& call, const WarpPlan& plan, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
   using warp_kernel::launch_planned;
-  return call.grad == nullptr ? launch_planned<T, false>(call, plan, stream)
-                              : launch_planned<T, true>(call, plan, stream);
+  if (call.grad == nullptr) return launch_planned<T, false, true>(call, plan, stream);
+  return plan.alike ? launch_planned<T, true, true>(call, plan, stream)
+                    : launch_planned<T, true, false>(call, plan, stream);
 }
 
 }  // namespace l1norm::cuda
