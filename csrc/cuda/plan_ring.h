@@ -72,14 +72,17 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
 
 // Whether that is better than other ways for such rows. Forward, clusters are faster up to some length (350001 float32:
 // 0.93, here 0.92; 450001: 0.90 and 0.92; 700001: 0.85 and 0.93; their blocks have a multiprocessor each from 360000
-// on), and backward as long as they hold both rows; then chunks that wait in the L2 cache are (1048576: 0.86 and 0.89,
-// 2375001: 0.83 and 0.76; backward 450001: 0.77 and 0.89, 1048576: 0.78 and 0.84). Backward, doubles have too much
-// arithmetic for one block's warps (225001: 0.65 and 0.63).
+// on), and backward as long as they hold both rows, but for clusters of six or seven blocks of a multiprocessor each
+// (200001: 0.82 and 0.88, 230001 in eight: 0.89 and 0.86; 400001 bfloat16: 0.73 and 0.77); then chunks that wait in the
+// L2 cache are (1048576: 0.86 and 0.89, 2375001: 0.83 and 0.76; backward 450001: 0.77 and 0.89, 1048576: 0.78 and
+// 0.84). Backward, doubles have too much arithmetic for one block's warps (225001: 0.65 and 0.63).
 inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
-  constexpr int64_t kHeld = int64_t{kPairPacksBesideShared} * 512 * kMaxCluster;
-  const int64_t least = shape.dtype == DType::kFloat ? 1450000 : 1400000;
-  const bool is_long =
-      shape.backward ? element_size(shape.dtype) < 8 && shape.packs() > kHeld : shape.row_bytes() >= least;
+  const int64_t packs = shape.packs(), least = shape.dtype == DType::kFloat ? 1450000 : 1400000;
+  const auto held_by = [](int64_t blocks, int64_t a_thread) { return blocks * a_thread * 512; };
+  const bool clusters_do =
+      packs <= held_by(kMaxCluster, kPairPacks) || (packs > held_by(kMaxCluster - 1, kPairPacksBesideShared) &&
+                                                    packs <= held_by(kMaxCluster, kPairPacksBesideShared));
+  const bool is_long = shape.backward ? element_size(shape.dtype) < 8 && !clusters_do : shape.row_bytes() >= least;
   if (!is_long || !plan_ring(shape, device, plan)) return false;
   // Groups take as many rows, but for one; a block is at two rows and a half, or three and more.
   return shape.rows >= int64_t{16} * plan.groups && 10 * plan.stages >= (shape.backward ? 26 : 32) * plan.chunks;
