@@ -90,9 +90,9 @@ constexpr HeldLoss kBackwardLoss = [] {
   return of;
 }();
 
-// What measured faster than the launch that those choose, for many rows of float32 of more than `above` packs and at
-// most `most`: floats need less on a multiprocessor than halves, and then lose by more (10001: 0.99, where three blocks
-// of 160 threads have 0.97; 12001: 0.98 and 0.97; 16385: 0.98 and 0.97; 20001: 0.98 and 0.97).
+// Launches of rows of float32 of more than `above` packs, and of `most` at the most, that measured faster than what
+// held_loss() chooses: it was fitted to all types, and floats need less on a multiprocessor than halves, and lose by
+// more (10001: 0.99, where three blocks of 160 threads have 0.97; 12001, 16385, 20001: 0.98 and 0.97).
 struct FloatLaunch {
   int above, most;
   int threads, cluster;
