@@ -262,7 +262,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
     } else {
       // Of halves that lie elsewhere, x more often, words are waited for: in a warp's kernel while g is on its way
       // (1400 bfloat16 run at 0.99, the other way round at 0.85), but blocks have too few registers for that (65535:
-      // 0.86, the other way round 0.79).
+      // 0.84, the other way round 0.79).
       const auto load_g = [&] { load_from(g, [&](int u, const RowPack& pack) { held_g[u] = pack; }); };
       if constexpr (kStep > 0) load_g();
       load_from(x, [&](int u, const RowPack& pack) { held_x.set(u, pack); });
