@@ -130,7 +130,8 @@ inline bool is_lonely(const Shape& shape, const Device& device, const ResidentPl
 // and its result's gradient begin at different places of a pack: 0.88 of torch.add at 4097 float32, where the two-pass
 // kernel has 0.67; 0.43 and 0.58 at 65535 bfloat16, 0.47 and 0.34 at 450001.
 inline bool goes_across(const Shape& shape) {
-  return shape.is_loose() && (!shape.held || !shape.is_half() || shape.row_bytes() >= 512 << 10);
+  if (!shape.held) return true;
+  return shape.backward && !shape.aligned && (!shape.is_half() || shape.row_bytes() >= 512 << 10);
 }
 
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.

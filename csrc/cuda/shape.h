@@ -19,8 +19,6 @@ struct Shape {
   bool backward = false;
   LatticeShape lattice{};  // without a cast
 
-  // Rows whose elements are no neighbours, or whose result's gradient lies elsewhere in packs.
-  bool is_loose() const { return !held || (backward && !aligned); }
   int64_t row_bytes() const { return length * element_size(dtype); }
   // The most whole packs that a row can have, wherever it starts.
   int64_t packs() const { return row_bytes() / kPackBytes; }
