@@ -22,6 +22,7 @@ struct Call {
   double eps;
   int32_t device;
   bool fresh_output;  // allocated for this call
+  bool starts_early;  // before its stream's earlier kernels have ended, for which its own kernel waits
 };
 
 }  // namespace l1norm

@@ -10,7 +10,7 @@
 
 namespace l1norm {
 
-// run is void(const Call&): it fills the output, and the denominator where there is one.
+// run is void(Call&): it fills the output, and the denominator where there is one.
 template <auto run>
 struct Operators {
   static void call(const View& input, const Mask& reduced, int64_t reduction, double eps, const View& out,
@@ -130,7 +130,7 @@ struct Operators {
   }
 };
 
-// run is void(const Call&): it fills the output.
+// run is void(Call&): it fills the output.
 template <auto run>
 struct BackwardOperators {
   static Owned call(const View& input, const View& grad, const Mask& reduced, int64_t reduction, double eps,

@@ -253,6 +253,7 @@ inline Call make_call(const View& input, const View* grad, const Mask& reduced, 
   c.eps = eps;
   c.device = input.device_index;
   c.fresh_output = fresh_output;
+  c.starts_early = false;
   return c;
 }
 

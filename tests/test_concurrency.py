@@ -130,6 +130,82 @@ def test_graph_capture_and_replay(shape, dim, dtype, cuda):
         assert_same_bits(denominator, divisor)
 
 
+# A call of each kernel that starts before what its stream did before has ended, small enough that the next one has room
+# beside it.
+FOLLOWERS = {
+    "tile": ((3000, 7), 1, {}),
+    "warp": ((400, 300), 1, {}),
+    "resident": ((16, 1000), 1, {}),
+    "resident in clusters": ((8, 65_535), 1, {}),
+    "split": ((1, 400_000), 1, {}),
+    "strided": ((8, 500, 64), 1, {}),
+    "strided, whole columns": ((500, 3, 64), 1, {}),
+    "strided, rows that take turns": ((30, 2000, 3), 1, {}),
+    "two_pass": ((30, 3000), 1, {"dtype": torch.float64}),
+}
+
+
+def queued(work):
+    """What ``work`` gives where the stream is busy until all of it is queued: its kernels follow without a gap."""
+    torch.cuda._sleep(20_000_000)
+    return work()
+
+
+def replayed(work):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = work()
+    graph.replay()
+    torch.cuda.synchronize()
+    return results
+
+
+@pytest.mark.parametrize("run", [queued, replayed])
+@pytest.mark.parametrize("name", FOLLOWERS)
+def test_each_launch_finds_what_the_one_before_wrote(name, run, cuda):
+    """Results that calls read and that they write over, one behind the other, as if each were waited for."""
+    shape, dim, arguments = FOLLOWERS[name]
+    x, other = (make_rows("randn", *shape, seed=seed, device=cuda) for seed in (1, 2))
+    assert l1norm.explain(x, dim, **arguments).kernel == name.split()[0].rstrip(",")
+    expected, expected_other = (l1norm.l1_norm(t, dim, **arguments) for t in (x, other))
+    result = expected.dtype
+    again = l1norm.l1_norm(expected, dim)
+    m = torch.ops.l1norm.l1_norm_with_denominator(x, dim)[1]
+    gradient = torch.ops.l1norm.l1_norm_backward(other, x, m, dim)
+    gradient_again = torch.ops.l1norm.l1_norm_backward(gradient, x, m, dim)
+    torch.cuda.synchronize()
+    links = 6
+    places = [torch.full(shape, float("nan"), dtype=result, device=cuda) for _ in range(4 * links)]
+
+    def work():
+        for k in range(0, len(places), 4):
+            first, second, third, fourth = places[k : k + 4]
+            for place in (first, second, third, fourth):
+                place.fill_(float("nan"))
+            l1norm.l1_norm(x, dim, out=first, **arguments)
+            l1norm.l1_norm(first, dim, out=second)
+            l1norm.l1_norm(other, dim, out=first, **arguments)  # which the call before reads
+            l1norm.l1_norm(first, dim, out=third)
+            fourth.copy_(first)
+        gradients = [torch.ops.l1norm.l1_norm_backward(other, x, m, dim)]
+        gradients.append(torch.ops.l1norm.l1_norm_backward(gradients[0], x, m, dim))
+        return gradients
+
+    rights = [expected_other, again, l1norm.l1_norm(expected_other, dim), expected_other]
+    for _ in range(3):
+        gradients = run(work)
+        for k in range(0, len(places), 4):
+            for place, right in zip(places[k : k + 4], rights, strict=True):
+                assert_same_bits(place, right)
+        assert_same_bits(gradients[0], gradient)
+        assert_same_bits(gradients[1], gradient_again)
+
+
 def test_threads_with_a_stream_each(cuda):
     inputs = [make_rows("randn", 200, 4000 + 17 * i, device=cuda) for i in range(6)]
     expected = [l1norm.l1_norm(x) for x in inputs]

@@ -14,7 +14,8 @@ struct Device {
   int shared_bytes;                     // that a block may ask for
   int shared_bytes_per_multiprocessor;  // of all its blocks
   int64_t l2_bytes;
-  int max_cluster;  // blocks that can share a row, 1 before compute capability 9.0
+  int max_cluster;            // blocks that can share a row, 1 before compute capability 9.0
+  bool early_starts = false;  // a launch may start before its stream's earlier kernels have ended
 };
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -47,12 +47,19 @@ class DeviceGuard {
 
 __global__ void probe() {}
 
-// Whether the code that runs here knows clusters: PTX of an older architecture does not, on whatever GPU it runs.
-bool has_clusters() {
+// Whether the code that runs here knows clusters, and kernels that start early: PTX of an older architecture does not,
+// on whatever GPU it runs.
+bool is_hopper_code() {
   cudaFuncAttributes attributes{};
   if (cudaFuncGetAttributes(&attributes, probe) == cudaSuccess) return attributes.ptxVersion >= 90;
   cudaGetLastError();  // the launch says what is wrong
   return false;
+}
+
+// Whether graphs take launches that start early: from CUDA 12.3 on.
+bool is_driver_for_early_starts() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
 }
 
 Device query(int device) {
@@ -61,12 +68,14 @@ Device query(int device) {
     check(cudaDeviceGetAttribute(&value, a, device), "cudaDeviceGetAttribute");
     return value;
   };
+  const bool hopper = is_hopper_code();
   return {attribute(cudaDevAttrMultiProcessorCount),
           attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
           attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
           attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor),
           attribute(cudaDevAttrL2CacheSize),
-          has_clusters() ? kMaxCluster : 1};
+          hopper ? kMaxCluster : 1,
+          hopper && is_driver_for_early_starts()};
 }
 
 // A device's properties never change; the driver is asked once.
@@ -178,7 +187,7 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-void run(const Call& c) {
+void run(Call& c) {
   const Geometry& g = c.geometry;
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
@@ -189,6 +198,7 @@ void run(const Call& c) {
   Shape shape{g.rows.count, g.row.count, c.input_dtype, held, g.dense(), packs_align(c), c.grad != nullptr};
   if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
   const Device& device = properties(c.device);
+  c.starts_early = device.early_starts;
   cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.

@@ -1,4 +1,4 @@
-// What kernels need before their first launch on a device.
+// What kernels need before their first launch on a device, and launches.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+
+#include "../call.h"
 
 namespace l1norm::cuda {
 
@@ -36,30 +38,36 @@ class Prepared {
   std::array<std::atomic<int>, kMaxDevices> most_{};  // bytes asked for so far, plus one
 };
 
-// With an attribute, or none where it is null.
-template <typename... Parameters, typename... Arguments>
-cudaError_t launch_with(cudaLaunchAttribute* attribute, void (*function)(Parameters...), int64_t blocks, int threads,
-                        size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+inline cudaLaunchConfig_t launch_config(int64_t blocks, int threads, size_t shared_bytes, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = attribute;
-  config.numAttrs = attribute == nullptr ? 0 : 1;
-  return cudaLaunchKernelEx(&config, function, arguments...);
+  return config;
 }
 
-// In clusters of that many blocks; one block a cluster is a launch that every architecture takes.
+// In clusters of that many blocks, one where the architecture has none, and early where the call may start so: then the
+// kernel calls await_stream().
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_in_clusters(void (*function)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
-                               int cluster_blocks, cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  return launch_with(cluster_blocks > 1 ? &cluster : nullptr, function, blocks, threads, shared_bytes, stream,
-                     arguments...);
+cudaError_t launch_in_stream(const Call& c, void (*function)(Parameters...), int64_t blocks, int threads,
+                             size_t shared_bytes, int cluster_blocks, cudaStream_t stream,
+                             const Arguments&... arguments) {
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  cudaLaunchConfig_t config = launch_config(blocks, threads, shared_bytes, stream);
+  config.attrs = attributes.data();
+  if (cluster_blocks > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
+  if (c.starts_early) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  return cudaLaunchKernelEx(&config, function, arguments...);
 }
 
 // Of blocks that wait for each other. cudaErrorCooperativeLaunchTooLarge where the device does not take all at once.
@@ -69,7 +77,10 @@ cudaError_t launch_at_once(void (*function)(Parameters...), int64_t blocks, int 
   cudaLaunchAttribute cooperative{};
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
-  return launch_with(&cooperative, function, blocks, threads, shared_bytes, stream, arguments...);
+  cudaLaunchConfig_t config = launch_config(blocks, threads, shared_bytes, stream);
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, function, arguments...);
 }
 
 }  // namespace l1norm::cuda

@@ -1,6 +1,7 @@
 // The resident kernel, instantiated for one dtype by each resident_*.cu.
 #pragma once
 
+#include "../early.cuh"
 #include "../gradient.cuh"
 #include "../launch.h"
 #include "../reduce.cuh"
@@ -59,6 +60,7 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
           rank * packs * threads + thread, threads, rank == 0 ? thread : kLineBytes,
           rank == cluster.size - 1 ? thread : kLineBytes, rest...);
     };
+    await_stream();
     const auto total_of = [&](const Sum& sum) { return cluster_sum<kMany>(sum, sums, cluster); };
     if constexpr (kBackward) {
       __shared__ GradientScale scale;
@@ -87,8 +89,8 @@ cudaError_t launch(const Call& c, const ResidentPlan& plan, cudaStream_t stream)
   const int shared_bytes = places_bytes == 0 ? 0 : places_bytes + sums_bytes;
   const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
-  return launch_in_clusters(function, c.geometry.rows.count * plan.cluster, plan.threads,
-                            static_cast<size_t>(places_bytes + sums_bytes), plan.cluster, stream, c, plan.shared_packs);
+  return launch_in_stream(c, function, c.geometry.rows.count * plan.cluster, plan.threads,
+                          static_cast<size_t>(places_bytes + sums_bytes), plan.cluster, stream, c, plan.shared_packs);
 }
 
 }  // namespace resident_kernel

@@ -1,6 +1,7 @@
 // The split kernel, instantiated for one dtype by each split_*.cu.
 #pragma once
 
+#include "../early.cuh"
 #include "../held.cuh"
 #include "../launch.h"
 #include "../reduce.cuh"
@@ -45,6 +46,7 @@ __global__ void __launch_bounds__(kResidentThreads<kPacks>)
   const T* x = static_cast<const T*>(c.input) + o.input;
   const Part part = part_of_row(x, c.geometry.row.count, s.slice, rank, s.blocks_a_row);
   const int thread = static_cast<int>(threadIdx.x);
+  await_stream();
   const Held<T, kPacks, 1, !kShared> held(c, o, part.begin, static_cast<int>(part.end - part.begin), kLineBytes, thread,
                                           static_cast<int>(blockDim.x), thread, thread);
   normalize_held<T, kPacks, kShared>(c, held, shared_packs, places,
@@ -66,7 +68,7 @@ cudaError_t launch(const Call& c, const SplitPlan& plan, void* scratch, cudaStre
   const size_t dynamic = static_cast<size_t>(shared_bytes);
   const int64_t grid = c.geometry.rows.count * plan.blocks_a_row;
   if (plan.blocks_a_row == 1) {
-    return launch_in_clusters(function, grid, plan.threads, dynamic, 1, stream, c, s, plan.shared_packs);
+    return launch_in_stream(c, function, grid, plan.threads, dynamic, 1, stream, c, s, plan.shared_packs);
   }
   error = cudaMemsetAsync(scratch, kUnset, split_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;

@@ -3,6 +3,7 @@
 
 #include "../cells.cuh"
 #include "../columns.cuh"
+#include "../early.cuh"
 #include "../interleaved.cuh"
 #include "../launch.h"
 #include "strided.h"
@@ -29,6 +30,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
   const auto make_place = [&] { return Place(t, units, thread_anew(), blockIdx.x >> log2_of(cluster.size), kAcross); };
   Held held(t, strided_places<T, kBackward>(t, cluster.size));
+  await_stream();
   // A thread a column, of which a warp's side has 32 at the most.
   RowDivisor<T> divisor{};
   {
@@ -78,6 +80,7 @@ __global__ void __launch_bounds__(kStridedThreads)
   double2* const sums = ranks + cluster.size * s.inner;
   auto* const results = reinterpret_cast<typename Held::Result*>(sums + s.inner + kPack);
   const Tile tile(c, s, blockIdx.x >> log2_of(cluster.size), static_cast<unsigned>(cluster.rank));
+  await_stream();
   RowDivisor<T> divisor{};
   if (kBackward && thread < s.inner) divisor = RowDivisor<T>(c, tile.denominator(thread));
   Held held;
@@ -124,6 +127,7 @@ template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
 __global__ void __launch_bounds__(kStridedWarps * 32, column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)))
     columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kStridedWarps + threadIdx.x / 32;
+  await_stream();
   WholeColumns<T, kBackward, kSteps, kColumns, kUnits> columns(c, t, tile * t.width + threadIdx.x % 32);
   if constexpr (kBackward) {
     columns.differentiate();
@@ -136,8 +140,8 @@ template <typename T, bool kBackward, int kSteps, bool kElements>
 cudaError_t launch_columns(const Call& c, const Tiling& t, unsigned blocks, cudaStream_t stream) {
   constexpr int kColumns = kElements ? 1 : kPackBytes / sizeof(T);
   constexpr int kUnits = column_units(kBackward, kSteps, kElements ? sizeof(T) : kPackBytes, sizeof(T));
-  columns_kernel<T, kBackward, kSteps, kColumns, kUnits><<<blocks, kStridedWarps * 32, 0, stream>>>(c, t);
-  return cudaGetLastError();
+  return launch_in_stream(c, columns_kernel<T, kBackward, kSteps, kColumns, kUnits>, blocks, kStridedWarps * 32, 0, 1,
+                          stream, c, t);
 }
 
 template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
@@ -154,7 +158,7 @@ cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan
         prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
-  return launch_in_clusters(function, blocks, threads, shared_bytes, plan.cluster, stream, c, t);
+  return launch_in_stream(c, function, blocks, threads, shared_bytes, plan.cluster, stream, c, t);
 }
 
 template <typename T, bool kBackward>
@@ -175,7 +179,7 @@ cudaError_t launch_interleaved(const Call& c, const Lattice& lattice, const Stri
   const cudaError_t error =
       prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
   if (error != cudaSuccess) return error;
-  return launch_in_clusters(function, blocks, threads, shared_bytes, plan.cluster, stream, c, s);
+  return launch_in_stream(c, function, blocks, threads, shared_bytes, plan.cluster, stream, c, s);
 }
 
 template <typename T, bool kBackward, bool kElements>

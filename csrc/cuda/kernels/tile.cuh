@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../bulk.cuh"
+#include "../early.cuh"
 #include "../gradient.cuh"
 #include "../launch.h"
 #include "../tile_row.cuh"
@@ -228,6 +229,7 @@ __global__ void __launch_bounds__(kTileKernelThreads, kTileBlocks<T, kBackward>)
   const auto row_of = [&](unsigned char* from, int r) { return Row(from, r, length, lane); };
   constexpr bool kTwo = kTwoAtATime<T, kBackward, kLength>;
   int r = lane;
+  await_stream();
   if constexpr (kBackward) {
     unsigned char* const tile_x = tile + tile_bytes;
     const WarpCopy copy_x(&barriers[kOperands * warp + 1]);
@@ -293,8 +295,8 @@ cudaError_t launch(const Call& c, const TilePlan& plan, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   const int64_t rows_a_block = static_cast<int64_t>(plan.rows) * kWarps;
   const int64_t blocks = (c.geometry.rows.count + rows_a_block - 1) / rows_a_block;
-  function<<<static_cast<unsigned>(blocks), kTileKernelThreads, shared_bytes, stream>>>(c, plan.rows, tile_bytes);
-  return cudaGetLastError();
+  return launch_in_stream(c, function, blocks, kTileKernelThreads, static_cast<size_t>(shared_bytes), 1, stream, c,
+                          plan.rows, tile_bytes);
 }
 
 // The largest power of two, up to 16, that divides a row's bytes.

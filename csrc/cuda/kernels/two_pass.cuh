@@ -1,7 +1,9 @@
 // The two-pass kernel, instantiated for one result type by each two_pass_*.cu.
 #pragma once
 
+#include "../early.cuh"
 #include "../gradient.cuh"
+#include "../launch.h"
 #include "../reduce.cuh"
 #include "two_pass.h"
 
@@ -201,6 +203,7 @@ template <typename In, typename T, bool kUnitStride>
 __global__ void __launch_bounds__(kTwoPassThreads<In, T>, 1) kernel(const __grid_constant__ Call c) {
   __shared__ Shared<T> shared;
   const Geometry& g = c.geometry;
+  await_stream();
   for (int64_t r = blockIdx.x; r < g.rows.count; r += gridDim.x) {
     const Offsets o = g.rows.at(r);
     std::conditional_t<kUnitStride, UnitRow<In, T>, StridedRow<In, T>> row(static_cast<const In*>(c.input) + o.input,
@@ -224,8 +227,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<In, T>, 1) kernel(const __grid
 template <typename In, typename T>
 cudaError_t launch(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) {
   const auto function = c.geometry.unit_stride() ? kernel<In, T, true> : kernel<In, T, false>;
-  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<In, T>), 0, stream>>>(c);
-  return cudaGetLastError();
+  return launch_in_stream(c, function, plan.blocks, std::min(plan.threads, kTwoPassThreads<In, T>), 0, 1, stream, c);
 }
 
 // The gradient of rows that lie anyhow.
@@ -241,6 +243,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T, T>) backward_kernel(const _
       return walk.at(i);
     }
   };
+  await_stream();
   for (int64_t r = blockIdx.x; r < c.geometry.rows.count; r += gridDim.x) {
     const Offsets o = c.geometry.rows.at(r);
     const T* x = static_cast<const T*>(c.input) + o.input;
@@ -274,8 +277,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T, T>) backward_kernel(const _
 template <typename T>
 cudaError_t launch_backward(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) {
   const auto function = c.geometry.unit_stride() ? backward_kernel<T, true> : backward_kernel<T, false>;
-  function<<<plan.blocks, std::min(plan.threads, kTwoPassThreads<T, T>), 0, stream>>>(c);
-  return cudaGetLastError();
+  return launch_in_stream(c, function, plan.blocks, std::min(plan.threads, kTwoPassThreads<T, T>), 0, 1, stream, c);
 }
 
 }  // namespace two_pass_kernel

@@ -1,7 +1,9 @@
 // The warp kernel, instantiated for one dtype by each warp_*.cu.
 #pragma once
 
+#include "../early.cuh"
 #include "../gradient.cuh"
+#include "../launch.h"
 #include "../reduce.cuh"
 #include "warp.h"
 
@@ -29,6 +31,7 @@ __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackwa
   const Offsets o = g.rows.at(exists ? index : 0);
   using Row = RowOf<T, kBackward, kPacks, kEdge, true, kLanes, Access::kOnce, kAlike>;
   const int length = exists ? static_cast<int>(g.row.count) : 0;
+  await_stream();
   if constexpr (kBackward) {
     // Read ahead of the row and not after its sum: 0.85 to 1.0 of torch.add at 127 float32.
     const RowDivisor<T> divisor(c, o.denominator);
@@ -48,8 +51,7 @@ template <typename T, bool kBackward, int kLanes, int kPacks, bool kAlike>
 cudaError_t launch(const Call& c, cudaStream_t stream) {
   constexpr int64_t kRows = kWarpKernelThreads / kLanes;
   const int64_t blocks = (c.geometry.rows.count + kRows - 1) / kRows;
-  kernel<T, kBackward, kLanes, kPacks, kAlike><<<static_cast<unsigned>(blocks), kWarpKernelThreads, 0, stream>>>(c);
-  return cudaGetLastError();
+  return launch_in_stream(c, kernel<T, kBackward, kLanes, kPacks, kAlike>, blocks, kWarpKernelThreads, 0, 1, stream, c);
 }
 
 // kAt: places in the table of choices.
