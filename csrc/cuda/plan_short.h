@@ -58,9 +58,9 @@ constexpr auto warp_choices() {
         {{16, 4}, 63}, {{16, 5}, 79}, {{16, 6}, 95}, {{16, 7}, 111},
         {{32, 4}, 127}, {{32, 5}, 159}, {{32, 6}, 191}, {{32, 7}, 224}, {{32, 16}, 512}}};
   } else if constexpr (kSize == 2) {
-    return std::array<WarpChoice, 13>{{
+    return std::array<WarpChoice, 14>{{
         {{8, 3}, 24}, {{8, 5}, 28}, {{8, 4}, 32}, {{8, 5}, 40}, {{8, 6}, 48}, {{8, 7}, 56},
-        {{16, 5}, 80}, {{16, 6}, 96}, {{16, 7}, 112},
+        {{16, 4}, 64}, {{16, 5}, 80}, {{16, 6}, 96}, {{16, 7}, 112},
         {{32, 4}, 128}, {{32, 5}, 160}, {{16, 12}, 192}, {{32, 8}, 256}}};
   } else if constexpr (kSize == 4) {
     return std::array<WarpChoice, 11>{{
@@ -104,7 +104,7 @@ inline constexpr auto kWarpChoices = [] {
   }
 }();
 
-// A thread a row: 0.96 to 1.0 for 1 to 122 float32, where lanes that share a row reach 0.05 to 0.95 but in rows of
+// A thread a row: 0.96 to 1.0 for 1 to 111 float32, where lanes that share a row reach 0.05 to 0.96 but in rows of
 // whole sectors from 56 on, which have 0.98 to 1.0 there and 0.96 to 0.98 here.
 inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) {
   const int64_t row_bytes = shape.row_bytes();
@@ -127,7 +127,7 @@ inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) 
 }
 
 // Whether rows that follow each other all begin at a sector of memory, as the first one does nearly always.
-inline bool has_whole_sectors(const Shape& shape) { return shape.row_bytes() % 32 == 0; }
+inline bool has_whole_sectors(const Shape& shape) { return shape.row_bytes() % kSectorBytes == 0; }
 
 // Up to how many bytes of a row the tile kernel is the better one, where the warp kernel can take it as well. Beyond
 // 596 bytes, or 296 of two operands each, an H200's shared memory has room for two blocks only: gradients of 71 float32
@@ -135,7 +135,7 @@ inline bool has_whole_sectors(const Shape& shape) { return shape.row_bytes() % 3
 inline int64_t longest_tile_row(const Shape& shape) {
   if (shape.backward) return 296;
   if (shape.is_half()) return has_whole_sectors(shape) ? 464 : 596;
-  return has_whole_sectors(shape) ? 208 : 488;
+  return has_whole_sectors(shape) ? 208 : 444;
 }
 
 // Rows that a warp or a part of one holds.

@@ -21,7 +21,7 @@ template <bool kBackward, int kElements, int kSize>
 constexpr int kStridedRelayPacks = strided_relay_packs(kBackward, kElements, kSize);
 
 // Elements of 32 bytes, of which writes to memory should have all.
-constexpr int sector_elements(int64_t element_size) { return static_cast<int>(2 * kPackBytes / element_size); }
+constexpr int sector_elements(int64_t element_size) { return static_cast<int>(kSectorBytes / element_size); }
 
 // The strided relay: `lanes` lanes of `across` warps lie side by side over the `width` units of a tile. A tile's steps
 // are cut in `parts`; blocks of `warps` times as many warps sum a part each, `adders` blocks add those sums, and others
