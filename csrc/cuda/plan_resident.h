@@ -45,79 +45,57 @@ constexpr Pair pair_of(int packs, int64_t element_size) {
   return {packs, packs == kPairPacksBesideShared, 512, 512};
 }
 
-// What a launch that holds rows on chip loses of the speed of a copy, or of torch.add: fitted to 1560 launches on an
-// H200, of 72 lengths of float32, bfloat16 and float64 from 36 KB to 1.8 MB. The launch that it chooses is 0.5% slower
-// than the fastest one in the mean, and 8% at the most. What counts is that a multiprocessor holds enough, and several
-// blocks: while one waits for its row's sum, others load and store.
+// What a launch that holds rows on chip loses of the speed of a copy, or of torch.add, fitted to launches on an H200.
+// What counts is that a multiprocessor holds enough, and several blocks: while one waits for its row's sum, others load
+// and store.
 struct HeldLoss {
-  // Of a multiprocessor that holds fewer packs than `full`.
-  struct Empty {
-    double steep, full;
-  };
-  Empty registers, shared;                    // where registers hold whole rows, and where shared memory holds a part
-  double shared_at_all, shared_pack;          // that, and for each such pack of a thread
-  double alone, alone_of_two, alone_of_many;  // one block a multiprocessor: of a row, of a cluster of two, and of more
-  double two;                                 // two blocks
-  double many;                                // clusters of more than two
-  double few_packs;                           // 8 packs a thread
+  // Packs that a multiprocessor has to hold: of rows in registers alone, and where shared memory holds a part of each;
+  // for each doubling of a cluster so many more, and more the fewer blocks there are; in blocks of two warps; and with
+  // 8 packs a thread.
+  double full[2], doubling[2], doubling_alone, two_warps, few_packs;
+  double lack[2], more;  // for the part of those that are not there; for each 1000 beyond them, in registers
+  double shared_at_all, shared_pack;               // where shared memory holds a part; for each such pack of a thread
+  double alone, alone_of_two, alone_of_many, two;  // one block: of a row, of a cluster of two, of more; two blocks
 };
-constexpr HeldLoss kForwardLoss = [] {
-  HeldLoss of{};
-  of.registers = {0.455, 6375};
-  of.shared = {0.32, 8960};
-  of.shared_at_all = 0.0045;
-  of.shared_pack = 0.0013;
-  of.alone = 0.022;
-  of.alone_of_two = 0.018;
-  of.alone_of_many = 0.074;
-  of.two = 0.018;
-  of.many = 0.01;
-  of.few_packs = -0.017;
-  return of;
-}();
-constexpr HeldLoss kBackwardLoss = [] {
-  HeldLoss of{};
-  of.registers = {0.2, 5475};
-  of.shared = {0.2, 8260};
-  of.shared_at_all = 0.005;
-  of.shared_pack = 0.0;
-  of.alone = 0.018;
-  of.alone_of_two = 0.048;
-  of.alone_of_many = 0.235;
-  of.two = 0.012;
-  of.many = 0.006;
-  of.few_packs = -0.01;
-  return of;
-}();
 
-// Launches of rows of float32 of more than `above` packs, and of `most` at the most, that measured faster than what
-// held_loss() chooses: it was fitted to all types, and floats need less on a multiprocessor than halves, and lose by
-// more (10001: 0.99, where three blocks of 160 threads have 0.97; 12001, 16385, 20001: 0.98 and 0.97).
-struct FloatLaunch {
-  int above, most;
-  int threads, cluster;
-};
-constexpr FloatLaunch kFloatLaunches[] = {
-    {2300, 2800, 224, 1}, {2800, 3150, 128, 2}, {3700, 4096, 64, 4}, {4900, 5120, 96, 4}};
+// Forward to 1900 launches of rows of 36 KB to 1.8 MB, what it chooses is 0.1% slower than the fastest in the mean and
+// 2% at the most; backward to 1240 of 33 KB to 1 MB, 0.1% and 4%. Of halves, floats and doubles.
+// clang-format off
+constexpr HeldLoss kHeldLoss[2][3] = {{
+    {{6125, 6900}, {225, 1200}, 1675, 2025, -775, {0.45, 0.17}, 0.0094, 0.0095, 0.0015, 0.0148, 0.0114, 0.0479, 0.0002},
+    {{5075, 6025}, {300, 200}, 1500, 1975, -450, {0.36, 0.42}, 0.0072, 0.0056, 0.001, 0.0105, 0.012, 0.0532, 0.001},
+    {{4875, 5675}, {325, 550}, 900, 2200, -775, {0.44, 0.34}, 0.0015, 0.0046, 0.0016, 0.0075, 0.0054, 0.0328, 0.0014}
+}, {
+    {{4050, 5175}, {175, 375}, 1825, 0, 0, {0.12, 0.13}, 0, 0.0127, 0, 0.0343, 0.0303, 0.1771, 0.0019},
+    {{2850, 4500}, {525, 850}, 500, 0, 250, {0.18, 0.1}, 0.0001, 0.0051, 0, 0.0079, 0.0261, 0.0933, 0.0042},
+    {{4850, 7500}, {0, 225}, 725, 0, -175, {0.72, 0.54}, 0.0132, 0.02, 0, 0.04, 0.0516, 0.1292, 0.003}
+}};
+// clang-format on
+
+constexpr const HeldLoss& held_loss_of(bool backward, DType dtype) {
+  const int64_t size = element_size(dtype);
+  return kHeldLoss[backward ? 1 : 0][size == 2 ? 0 : size == 4 ? 1 : 2];
+}
 
 // resident: threads that a multiprocessor has registers for.
-inline double held_loss(const HeldLoss& losses, const Device& device, int64_t packs, int resident,
+inline double held_loss(const HeldLoss& of, const Device& device, int64_t packs, int resident,
                         const ResidentPlan& plan) {
+  constexpr double kDoublings[kMaxCluster] = {0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
+  const double doublings = kDoublings[plan.cluster - 1];
+  const int shared = plan.shared_packs > 0 ? 1 : 0;
   int blocks = std::min(resident, device.threads_per_multiprocessor) / plan.threads;
-  if (plan.shared_packs > 0) {
+  if (shared > 0) {
     blocks = std::min(blocks,
                       device.shared_bytes_per_multiprocessor / (plan.threads * plan.shared_packs * kPackBytes + 2048));
   }
-  const double held = static_cast<double>(blocks * ceil_div(packs, plan.cluster));
-  const HeldLoss::Empty& empty = plan.shared_packs > 0 ? losses.shared : losses.registers;
-  double loss = empty.steep * std::max(0.0, 1.0 - held / empty.full);
-  if (plan.shared_packs > 0) loss += losses.shared_at_all + losses.shared_pack * plan.shared_packs;
-  if (blocks <= 1) {
-    loss += plan.cluster == 1 ? losses.alone : plan.cluster == 2 ? losses.alone_of_two : losses.alone_of_many;
-  }
-  if (blocks == 2) loss += losses.two;
-  if (plan.cluster > 2) loss += losses.many;
-  if (plan.packs == 8) loss += losses.few_packs;
+  double full = of.full[shared] + (of.doubling[shared] + of.doubling_alone / std::max(blocks, 1)) * doublings;
+  if (plan.threads <= 64) full += of.two_warps;
+  if (plan.packs == 8) full += of.few_packs;
+  const double beyond = static_cast<double>(blocks * ceil_div(packs, plan.cluster)) - full;
+  double loss = beyond < 0 ? -of.lack[shared] * beyond / full : shared > 0 ? 0.0 : of.more * beyond * 1e-3;
+  if (shared > 0) loss += of.shared_at_all + of.shared_pack * plan.shared_packs;
+  if (blocks <= 1) loss += plan.cluster == 1 ? of.alone : plan.cluster == 2 ? of.alone_of_two : of.alone_of_many;
+  if (blocks == 2) loss += of.two;
   return loss;
 }
 
@@ -167,7 +145,7 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
       // No launch that was measured had blocks of fewer than three warps: they are for few rows alone.
       if (threads < 96 && spread == 1) continue;
       const ResidentPlan candidate{static_cast<int>(threads), held, cluster, pair.shared ? held : 0, alike};
-      const double loss = held_loss(kBackwardLoss, device, packs, pair.resident, candidate);
+      const double loss = held_loss(held_loss_of(true, shape.dtype), device, packs, pair.resident, candidate);
       if (loss < least) {
         least = loss;
         plan = candidate;
@@ -221,15 +199,10 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
       shape.rows >= int64_t{32} * device.multiprocessors && in_registers(16, 2) && fits()) {
     return true;
   }
-  for (const FloatLaunch& launch : kFloatLaunches) {
-    if (shape.dtype != DType::kFloat || device.max_cluster == 1) break;
-    if (packs <= launch.above || packs > launch.most) continue;
-    plan = {launch.threads, 16, launch.cluster, 0};
-    if (fits()) return true;
-  }
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](const ResidentPlan& candidate) {
-    const double loss = held_loss(kForwardLoss, device, packs, resident_threads(candidate.packs), candidate);
+    const double loss =
+        held_loss(held_loss_of(false, shape.dtype), device, packs, resident_threads(candidate.packs), candidate);
     if (loss >= best) return;
     best = loss;
     plan = candidate;
@@ -237,7 +210,7 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   for (int cluster = 1; cluster <= device.max_cluster && shape.rows <= INT32_MAX / cluster; cluster *= 2) {
     for (const int held : {8, 16}) {
       const int64_t threads = ceil_div(packs, static_cast<int64_t>(held) * cluster * 32) * 32;
-      if (threads < 96 || threads > resident_threads(held)) continue;
+      if (threads < 64 || threads > resident_threads(held)) continue;
       consider({static_cast<int>(threads), held, cluster, 0});
     }
     if (!shape.aligned) continue;  // the kernels below store whole packs only
