@@ -7,7 +7,7 @@ namespace l1norm::cuda {
 
 constexpr int kPackBytes = 16;
 constexpr int kSectorBytes = 32;  // of memory, read and written as a whole
-constexpr int kMaxCluster = 8;  // that every GPU with clusters takes
+constexpr int kMaxCluster = 8;    // that every GPU with clusters takes
 
 struct Device {
   int multiprocessors;
