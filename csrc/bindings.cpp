@@ -93,6 +93,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
     case Kernel::kWarp:
       d["lanes"] = p.warp.lanes;
       d["packs"] = p.warp.packs;
+      d["threads"] = p.warp.threads;
       break;
     case Kernel::kResident:
       d["threads"] = p.resident.threads;

@@ -70,7 +70,7 @@ def ceil_div(a: int, b: int) -> int:
 def blocks_of(plan: dict, rows: int) -> int:
     return {
         "tile": lambda: ceil_div(rows, plan["rows_a_warp"] * 4),
-        "warp": lambda: ceil_div(rows, 128 // plan["lanes"]),
+        "warp": lambda: ceil_div(rows, plan["threads"] // plan["lanes"]),
         "resident": lambda: rows * plan["cluster"],
         "split": lambda: rows * plan["blocks_a_row"],
         "ring": lambda: plan["groups"] * plan["blocks_a_row"],
@@ -92,8 +92,13 @@ def check_warp(plan: dict, length: int, size: int, device: dict) -> None:
         if size == 2
         else {(lanes, packs) for lanes in (4, 8, 16, 32) for packs in (4, 5, 6, 7)} | {(32, 16)}
     )
-    assert (plan["lanes"], plan["packs"]) in compiled
-    assert plan["lanes"] * plan["packs"] >= length * size // 16
+    if size == 4:
+        compiled.add((8, 3))
+    lanes, packs = plan["lanes"], plan["packs"]
+    assert (lanes, packs) in compiled
+    # The packs of whole sectors, of floats where lanes have what else there is in single elements.
+    assert lanes * packs >= (length // 8 * 2 if size == 4 and lanes >= 7 else length * size // 16)
+    assert plan["threads"] == (128 if size != 4 else 64 if packs <= 8 else 32)
 
 
 def check_resident(plan: dict, length: int, size: int, device: dict) -> None:

@@ -49,13 +49,13 @@ struct Share {
   int step;             // from one of its packs to the next
   int edge[2 * kEdge];  // its elements of head and tail, from the row's start; -1 for none
 
-  // The body starts at a multiple of `line` bytes. The thread has elements head_index, head_index + step and so on of
-  // the head and likewise of the tail, if there are such.
+  // The body starts at a multiple of `line` bytes and has `unit` packs, a power of two, any number of times. The thread
+  // has elements head_index, head_index + step and so on of the head and likewise of the tail, if there are such.
   __device__ __forceinline__ Share(const T* x, int length, int line, int first_, int step_, int head_index,
-                                   int tail_index)
+                                   int tail_index, int unit = 1)
       : first(first_), step(step_) {
     head = min(elements_to(x, line), length);
-    packs = (length - head) / kPack;
+    packs = (length - head) / kPack & -unit;
     const int tail = head + packs * kPack;
 #pragma unroll
     for (int e = 0; e < kEdge; ++e) {
@@ -100,9 +100,9 @@ struct Held : Share<T, kEdge, kStep> {
 
   // The `length` elements of the row at o from its element `begin` on; the others as Share's.
   __device__ __forceinline__ Held(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
-                                  int step_, int head_index, int tail_index)
+                                  int step_, int head_index, int tail_index, int unit = 1)
       : Held(static_cast<const T*>(c.input) + o.input + begin, static_cast<T*>(c.output) + o.output + begin, length,
-             line, first_, step_, head_index, tail_index) {}
+             line, first_, step_, head_index, tail_index, unit) {}
 
   __device__ __forceinline__ Sum sum(const Call&) const {
     Least<T> least;
@@ -166,8 +166,8 @@ struct Held : Share<T, kEdge, kStep> {
 
  private:
   __device__ __forceinline__ Held(const T* x_, T* y_, int length, int line, int first_, int step_, int head_index,
-                                  int tail_index)
-      : Base(x_, length, line, first_, step_, head_index, tail_index), x(x_), y(y_) {
+                                  int tail_index, int unit)
+      : Base(x_, length, line, first_, step_, head_index, tail_index, unit), x(x_), y(y_) {
     const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {

@@ -12,7 +12,14 @@
 
 namespace l1norm::cuda {
 
-constexpr int kWarpKernelThreads = 128;
+// Threads of a block of the warp kernel. A block's place is free once the last of its warps has ended, so that small
+// blocks leave less idle, as long as they have 3 KB or more: a GPU starts about one in two cycles (128 float32: four
+// warps 0.973, two 0.998, one 0.79; 256: 0.985, 1.005, 0.79; 1024: 0.985, 0.980, 1.002). Registers have room for 16
+// blocks of these at the most, as many as every GPU takes. Measured of forward floats alone.
+constexpr int warp_kernel_threads(bool backward, int64_t element_size, int packs) {
+  if (backward || element_size != 4) return 128;
+  return packs <= 8 ? 64 : 32;
+}
 constexpr int kTileKernelThreads = 128;
 constexpr int kMostTileBytes = 32 << 10;
 
@@ -21,10 +28,11 @@ struct TilePlan {
   int rows;
 };
 
-// The warp kernel: `lanes` lanes hold a row, `packs` packs a lane.
+// The warp kernel: `lanes` lanes hold a row, `packs` packs a lane, and blocks have `threads` threads.
 struct WarpPlan {
   int lanes;
   int packs;
+  int threads = 0;
   bool alike = true;  // backward, rows and their results' gradients lie alike in packs
 
   // Of those of one table.
@@ -50,8 +58,14 @@ constexpr auto warp_choices() {
         {{8, 6}, 48}, {{8, 7}, 56}, {{8, 8}, 64}, {{8, 10}, 80}, {{8, 12}, 92},
         {{16, 6}, 96}, {{16, 7}, 112}, {{16, 8}, 128}, {{16, 10}, 160}, {{16, 12}, 184},
         {{32, 6}, 192}, {{32, 7}, 224}, {{32, 8}, 256}, {{32, 10}, 320}, {{32, 16}, 512}}};
-  } else if constexpr (!kBackward) {
+  } else if constexpr (!kBackward && kSize == 4) {
     // A pack of room in a row's lanes is 1% faster than none.
+    return std::array<WarpChoice, 18>{{
+        {{4, 4}, 15}, {{4, 5}, 19}, {{4, 6}, 23}, {{4, 7}, 27},
+        {{8, 3}, 25}, {{8, 4}, 30}, {{8, 5}, 38}, {{8, 6}, 46}, {{8, 7}, 55},
+        {{16, 4}, 62}, {{16, 5}, 78}, {{16, 6}, 94}, {{16, 7}, 111},
+        {{32, 4}, 126}, {{32, 5}, 159}, {{32, 6}, 191}, {{32, 7}, 224}, {{32, 16}, 512}}};
+  } else if constexpr (!kBackward) {
     return std::array<WarpChoice, 17>{{
         {{4, 4}, 15}, {{4, 5}, 19}, {{4, 6}, 23}, {{4, 7}, 27},
         {{8, 4}, 31}, {{8, 5}, 39}, {{8, 6}, 47}, {{8, 7}, 55},
@@ -135,7 +149,9 @@ inline bool has_whole_sectors(const Shape& shape) { return shape.row_bytes() % k
 inline int64_t longest_tile_row(const Shape& shape) {
   if (shape.backward) return 296;
   if (shape.is_half()) return has_whole_sectors(shape) ? 464 : 596;
-  return has_whole_sectors(shape) ? 208 : 444;
+  if (has_whole_sectors(shape)) return 208;
+  // Eight lanes hold 93 to 103 float32 in three packs each, at 0.97 to 1.0.
+  return shape.dtype == DType::kFloat && shape.packs() <= 25 ? 368 : 444;
 }
 
 // Rows that a warp or a part of one holds.
@@ -146,14 +162,17 @@ inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) 
   // 1500 x 300 float32 take 2.92 us in 32 lanes each and 2.96 in 16, 4000 rows 4.35 and 3.73; gradients of bfloat16 as
   // many 2.70 and, in eight, 2.76, and 4.56 and 3.50.
   const bool few = is_few(shape, device, 16);
-  // The 64 bytes that four lanes read may lie in three sectors: 319 bfloat16 ran at 0.86, and at 0.92 with eight lanes.
-  const int least_lanes = few ? 32 : packs > 32 && !has_whole_sectors(shape) ? 8 : 4;
+  // The 64 bytes that four lanes read may lie in three sectors: 319 bfloat16 ran at 0.86, and at 0.92 with eight lanes;
+  // 100 float32 at 0.92, and with eight at 1.0.
+  const int most_of_four = !shape.backward && shape.dtype == DType::kFloat ? 22 : 32;
+  const int least_lanes = few ? 32 : packs > most_of_four && !has_whole_sectors(shape) ? 8 : 4;
   const auto find = [&](const auto& choices) {
     for (const WarpChoice& choice : choices) {
       plan = choice.plan;
       plan.alike = alike;
       if (packs > (few ? plan.lanes * plan.packs : choice.most) || plan.lanes < least_lanes) continue;
-      return ceil_div(shape.rows, kWarpKernelThreads / plan.lanes) <= INT32_MAX;
+      plan.threads = warp_kernel_threads(shape.backward, element_size(shape.dtype), plan.packs);
+      return ceil_div(shape.rows, plan.threads / plan.lanes) <= INT32_MAX;
     }
     return false;
   };

@@ -12,10 +12,10 @@
 namespace l1norm::cuda {
 namespace warp_kernel {
 
-// Blocks on a multiprocessor that registers are shared between.
-constexpr int warp_kernel_blocks(bool backward, int packs) {
-  if (backward) return packs <= 3 ? 6 : packs <= 4 ? 5 : packs <= 6 ? 4 : 3;
-  return packs <= 4 ? 7 : packs <= 5 ? 6 : packs <= 8 ? 5 : 4;
+// Warps on a multiprocessor that registers are shared between.
+constexpr int warp_kernel_warps(bool backward, int packs) {
+  if (backward) return packs <= 3 ? 24 : packs <= 4 ? 20 : packs <= 6 ? 16 : 12;
+  return packs <= 4 ? 28 : packs <= 5 ? 24 : packs <= 8 ? 20 : 16;
 }
 
 // Where a row's packs begin: at a sector of memory, as long as a lane has one element at most ahead of them and one
@@ -27,15 +27,22 @@ constexpr int warp_line() {
   return one_each && !(kBackward && sizeof(T) == 8) ? kSectorBytes : kPackBytes;
 }
 
+template <typename T, bool kBackward, int kPacks>
+constexpr int kThreads = warp_kernel_threads(kBackward, sizeof(T), kPacks);
+
 // kLanes lanes hold a row, kPacks packs a lane. kAlike: as HeldPair has it.
 template <typename T, bool kBackward, int kLanes, int kPacks, bool kAlike>
-__global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackward, kPacks))
+__global__ void __launch_bounds__(kThreads<T, kBackward, kPacks>,
+                                  warp_kernel_warps(kBackward, kPacks) * 32 / kThreads<T, kBackward, kPacks>)
     kernel(const __grid_constant__ Call c) {
   constexpr int kLine = warp_line<T, kBackward, kLanes>();
+  // Of floats, where they end too (127: 0.979, and 0.985; the same is not measured of other types).
+  constexpr int kUnit = sizeof(T) == 4 ? kLine / kPackBytes : 1;
   constexpr int kEdge = (kLine / static_cast<int>(sizeof(T)) - 1 + kLanes - 1) / kLanes;
   const Geometry& g = c.geometry;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * (kWarpKernelThreads / kLanes) + threadIdx.x / kLanes;
+  const int64_t index =
+      static_cast<int64_t>(blockIdx.x) * (kThreads<T, kBackward, kPacks> / kLanes) + threadIdx.x / kLanes;
   // Whole warps go on, so that shuffles find all their lanes.
   const bool exists = index < g.rows.count;
   const Offsets o = g.rows.at(exists ? index : 0);
@@ -49,7 +56,7 @@ __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackwa
     const GradientScale scale = divisor.scale(c);
     row.finish(warp_sum<kLanes>(row.sum(c)), scale);
   } else {
-    const Row row(c, o, 0, length, kLine, lane, kLanes, lane, lane);
+    const Row row(c, o, 0, length, kLine, lane, kLanes, lane, lane, kUnit);
     Least<T> least;
     const Sum total = warp_sum<kLanes>(sum_of<Tally<T>>(least, [&](auto& tally) { row.add(tally, least); }));
     if (c.denominator != nullptr && exists && lane == 0) write_denominator<T>(c, o.denominator, total);
@@ -59,9 +66,10 @@ __global__ void __launch_bounds__(kWarpKernelThreads, warp_kernel_blocks(kBackwa
 
 template <typename T, bool kBackward, int kLanes, int kPacks, bool kAlike>
 cudaError_t launch(const Call& c, cudaStream_t stream) {
-  constexpr int64_t kRows = kWarpKernelThreads / kLanes;
+  constexpr int kBlock = kThreads<T, kBackward, kPacks>;
+  constexpr int64_t kRows = kBlock / kLanes;
   const int64_t blocks = (c.geometry.rows.count + kRows - 1) / kRows;
-  return launch_in_stream(c, kernel<T, kBackward, kLanes, kPacks, kAlike>, blocks, kWarpKernelThreads, 0, 1, stream, c);
+  return launch_in_stream(c, kernel<T, kBackward, kLanes, kPacks, kAlike>, blocks, kBlock, 0, 1, stream, c);
 }
 
 // kAt: places in the table of choices.
