@@ -130,7 +130,8 @@ inline Call make_rows_of_parts(Call c, int64_t part) {
 }
 
 inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
-  constexpr int64_t kCacheBytes = 512 << 10;  // that a tile had better stay below, so that it is read from memory once
+  constexpr int64_t kTileOfColumns = 2 << 20;  // where most of a tile is still in the caches when it is read again
+  constexpr int64_t kMostCached = 4 << 20;     // where enough of it is
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
   constexpr int64_t kChunkBytes = 64 << 10;
   constexpr int64_t kShortRow = 32;          // elements of rows that vectors hold side by side, whatever their strides
@@ -140,7 +141,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
   constexpr int64_t kMostLines = 256;        // such rows of a tile
   constexpr int64_t kLeastGroup = 8;         // columns of a line where a tile has groups of them
   constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
-  constexpr int64_t kLeastRows = 128;        // lines of fewer waste what memory and its prefetching deliver
+  constexpr int64_t kLeastRows = 128, kWideRows = 512;  // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kFolded = 192;           // columns in a line of narrow tiles
   constexpr int64_t kFewLines = 16;          // that repay a column's numbers being made anew, and are near each other
 
@@ -187,13 +188,13 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
   const bool folds = narrow && l.size * k.size >= 2 * kFolded && each_used(packed);
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines.
-  int64_t most = kCacheBytes / row_bytes / kLeastRows * kLeastRows;
-  if (most == 0) {
-    most = Layout::kMostRows;
-  } else {
-    most = std::min(most, (rows / (4 * threads) + kLeastRows - 1) / kLeastRows * kLeastRows);
+  // Lines that follow each other make a long one.
+  const int64_t wide = each_used(packed) ? std::min(k.size, kWideRows) : kWideRows;
+  int64_t most = Layout::kMostRows;
+  if (wide * row_bytes <= kMostCached) {
+    most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, wide, most);
+    most = std::min(most, std::max((rows / (4 * threads) + kLeastRows - 1) / kLeastRows, int64_t{1}) * kLeastRows);
   }
-  most = std::clamp(most, kLeastRows, Layout::kMostRows);
   // Runs of the two innermost loops, of tiles that hold several.
   const bool grouped =
       part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most && each_used(unit));

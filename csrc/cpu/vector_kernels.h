@@ -167,9 +167,8 @@ struct OfColumns {
     alignas(64) uint32_t least[kAtOnce + kLanes];
     each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
       const Divisors d = divisors.from(column);
-      clear({d.hi, d.lo}, columns);
       each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
-        sum_columns(Magnitudes<Type>{}, e.lines, n, Sums{d.hi + at, d.lo + at}, group<Element>(x, g).from(i));
+        make_sums(Magnitudes<Type>{}, e.lines, n, Sums{d.hi + at, d.lo + at}, group<Element>(x, g).from(i));
       });
       const ColumnDivisors m{{d.hi, d.lo, inverse, d.shift, reciprocal, of_floats[0], of_floats[1], least}};
       make_divisors_inline<Type>({d.hi, d.lo}, columns, count, eps, m);
@@ -187,9 +186,8 @@ struct OfColumns {
     const Sums s{numbers[0], numbers[1]};
     const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7]};
     each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
-      clear(s, columns);
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
-        sum_columns(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),
+        make_sums(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),
                     group<Element>(x, k).from(i));
       });
       make_gradients<Type>(s, m + column, h + column, columns, count, eps, d);
@@ -216,7 +214,7 @@ struct OfColumns {
   }
 
  private:
-  static constexpr int64_t kAtOnce = 128;  // columns whose numbers stay in the first cache with them
+  static constexpr int64_t kAtOnce = 64;  // columns whose numbers stay in the first cache with them
 
   template <typename Operation, typename... Inputs>
   static L1NORM_INLINE void run(const Operation& operation, Element* y, int64_t step, int64_t lines, int64_t n,
@@ -249,9 +247,6 @@ struct OfColumns {
     }
   }
 
-  static L1NORM_INLINE void clear(Sums sums, int64_t n) {
-    for (int64_t i = 0; i < n; i += kLanes) store(sums.hi + i, Doubles{}), store(sums.lo + i, Doubles{});
-  }
 };
 
 template <typename Type>

@@ -131,9 +131,9 @@ struct Quotients {
       // Of this sign, so that a zero keeps its own.
       const Vector excess =
           fused(q, numbers<Vector>(divisor.second, at), fused(q, numbers<Vector>(divisor.first, at), -v));
-      const Vector correction = excess * -reciprocal;
-      y[k] = fused(correction, Vector{} + (1.0f + 0x1p-18f), q);
-      unproven |= as<Bits>(y[k]) ^ as<Bits>(fused(correction, Vector{} + (1.0f - 0x1p-18f), q));
+      const Vector correction = excess * reciprocal;
+      y[k] = fused(correction, Vector{} - (1.0f + 0x1p-18f), q);
+      unproven |= as<Bits>(y[k]) ^ as<Bits>(fused(correction, Vector{} - (1.0f - 0x1p-18f), q));
       // Zeros rank above everything: their quotients are exact.
       unproven |= below(2u * as<Bits>(v) - 1u, numbers<Bits>(divisor.least, at));
     }

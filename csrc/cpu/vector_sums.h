@@ -98,7 +98,7 @@ struct Magnitudes {
 
   L1NORM_INLINE void add_error(Accumulator&, int64_t, Doubles, const Element*) const {}
 
-  template <int count>
+  template <int count, bool first>
   L1NORM_INLINE void add_group(Accumulator& a, int64_t, Places<Element> in) const {
     Doubles terms[count];
     UInts least{};
@@ -116,6 +116,8 @@ struct Magnitudes {
     constexpr double kReach = std::is_same_v<Type, BFloat16Type> ? 0x1p45 : 0x1p29;
     if (kMayLose && __builtin_expect(any_above(sum, to_doubles(as<Floats>(least + 1u)) * kReach), false)) {
       for (int k = 0; k < count; ++k) a.add(of(0, in.at(k)));
+    } else if (first) {
+      a.hi = sum;
     } else {
       a.add(sum);
     }
@@ -150,8 +152,8 @@ struct Products {
   }
 };
 
-// Adds `count` vectors of each input, of the elements from i on.
-template <int count, typename Terms, typename... Elements>
+// Adds `count` vectors of each input, of the elements from i on. first: there is nothing in the accumulator.
+template <int count, bool first = false, typename Terms, typename... Elements>
 L1NORM_INLINE void add_vectors(const Terms& terms, Accumulator& a, int64_t i, Places<Elements>... in) {
   if constexpr (Terms::kGroup == 1 || count == 1) {
     for (int k = 0; k < count; ++k) {
@@ -161,7 +163,7 @@ L1NORM_INLINE void add_vectors(const Terms& terms, Accumulator& a, int64_t i, Pl
     }
   } else {
     static_assert(count <= Terms::kGroup);
-    terms.template add_group<count>(a, i, in...);
+    terms.template add_group<count, first>(a, i, in...);
   }
 }
 
@@ -181,40 +183,56 @@ L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) 
   return total(a);
 }
 
-// Adds `count` lines of n elements to the sums of each, and asks for as many next ones: where lines lie apart, the
-// processor would not guess them.
-template <int count, bool ask = false, typename Terms, typename... Elements>
+// Adds `count` lines of n elements to the sums of each, or with `first` makes those, and with `ask` asks the second cache
+// for as many a turn later: where lines lie apart, the processor would not guess them.
+template <int count, bool first, bool ask = false, typename Terms, typename... Elements>
 L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<Elements>... in) {
-  const auto add = [&](auto vectors, int64_t i, auto... places) {
-    Accumulator a{load<Doubles>(sums.hi + i), load<Doubles>(sums.lo + i)};
-    add_vectors<decltype(vectors)::value>(terms, a, i, places...);
+  const auto add = [&](auto vectors, auto empty, int64_t i, auto... places) {
+    Accumulator a;
+    if constexpr (!empty) a = {load<Doubles>(sums.hi + i), load<Doubles>(sums.lo + i)};
+    add_vectors<vectors, empty>(terms, a, i, places...);
     __builtin_memcpy(sums.hi + i, &a.hi, sizeof a.hi);
     __builtin_memcpy(sums.lo + i, &a.lo, sizeof a.lo);
   };
   const auto prefetch = [&](const auto& places, int64_t i) {
     if (i * static_cast<int64_t>(sizeof *places.p) % 64 != 0) return;
-    for (int k = 0; k < count; ++k) __builtin_prefetch(places.at(count + k) + i);
+    for (int k = 0; k < count; ++k) __builtin_prefetch(places.at(2 * count + k) + i, 0, 2);
   };
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     if constexpr (ask) (prefetch(in, i), ...);
-    add(std::integral_constant<int, count>{}, i, in.from(i)...);
+    add(std::integral_constant<int, count>{}, std::bool_constant<first>{}, i, in.from(i)...);
   }
   if (i == n) return;
-  for (int k = 0; k < count; ++k) {
-    add(std::integral_constant<int, 1>{}, i, Places<Elements>{Part<Elements>(in.at(k) + i, n - i).elements, 0}...);
-  }
+  const auto add_part = [&](auto empty, int k) {
+    add(std::integral_constant<int, 1>{}, empty, i,
+        Places<Elements>{Part<Elements>(in.at(k) + i, n - i).elements, 0}...);
+  };
+  add_part(std::bool_constant<first>{}, 0);
+  for (int k = 1; k < count; ++k) add_part(std::false_type{}, k);
 }
 
+// Adds lines to the sums.
 template <typename Terms, typename... Elements>
 L1NORM_INLINE void sum_columns(const Terms& terms, int64_t lines, int64_t n, Sums sums, Places<Elements>... in) {
   int64_t l = 0;
-  for (; l + 16 <= lines; l += 8) add_lines<8, true>(terms, n, sums, in.from(0, l)...);
-  if (l + 8 <= lines) add_lines<8>(terms, n, sums, in.from(0, l)...), l += 8;
-  if (l + 4 <= lines) add_lines<4>(terms, n, sums, in.from(0, l)...), l += 4;
-  if (l + 3 == lines) return add_lines<3>(terms, n, sums, in.from(0, l)...);
-  if (l + 2 == lines) return add_lines<2>(terms, n, sums, in.from(0, l)...);
-  if (l < lines) add_lines<1>(terms, n, sums, in.from(0, l)...);
+  for (; l + 16 <= lines; l += 8) add_lines<8, false, true>(terms, n, sums, in.from(0, l)...);
+  if (l + 8 <= lines) add_lines<8, false>(terms, n, sums, in.from(0, l)...), l += 8;
+  if (l + 4 <= lines) add_lines<4, false>(terms, n, sums, in.from(0, l)...), l += 4;
+  if (l + 3 == lines) return add_lines<3, false>(terms, n, sums, in.from(0, l)...);
+  if (l + 2 == lines) return add_lines<2, false>(terms, n, sums, in.from(0, l)...);
+  if (l < lines) add_lines<1, false>(terms, n, sums, in.from(0, l)...);
+}
+
+// Makes the sums of at least one line.
+template <typename Terms, typename... Elements>
+L1NORM_INLINE void make_sums(const Terms& terms, int64_t lines, int64_t n, Sums sums, Places<Elements>... in) {
+  const auto rest = [&](int64_t l) { sum_columns(terms, lines - l, n, sums, in.from(0, l)...); };
+  if (lines >= 8) return add_lines<8, true>(terms, n, sums, in...), rest(8);
+  if (lines >= 4) return add_lines<4, true>(terms, n, sums, in...), rest(4);
+  if (lines == 3) return add_lines<3, true>(terms, n, sums, in...);
+  if (lines == 2) return add_lines<2, true>(terms, n, sums, in...);
+  add_lines<1, true>(terms, n, sums, in...);
 }
 
 inline void add_parts(Sums sums, int64_t n, int64_t part) {
