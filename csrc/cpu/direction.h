@@ -62,8 +62,8 @@ struct Forward {
   }
 
   static void at_once(const Call& c, const Kernels& kernels, const LinesOf& from, const LinesTo& y,
-                      const Extent& extent, Sums sums, const Numbers& a, bool streaming) {
-    kernels.normalize(from.input, y, extent, divisors(sums, a), c.count, c.eps, streaming);
+                      const Extent& extent, Sums sums, const Numbers&, bool streaming) {
+    kernels.normalize(from.input, y, extent, sums, c.count, c.eps, streaming);
   }
 };
 

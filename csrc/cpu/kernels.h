@@ -86,10 +86,9 @@ using Copy = void (*)(const void* from, void* to, const Block& block);
 struct Kernels {
   LineKernels rows;     // a line is of one row
   LineKernels columns;  // a line is across rows
-  // All steps for columns of few lines, so that numbers and elements stay in the first cache. Of the divisors, hi, lo
-  // and shift are left behind.
-  void (*normalize)(const Lines& x, const LinesTo& y, const Extent& extent, const Divisors& divisors, Count count,
-                    double eps, bool streaming);
+  // All steps for columns of few lines, so that numbers and elements stay in the first cache. The sums are left behind.
+  void (*normalize)(const Lines& x, const LinesTo& y, const Extent& extent, Sums sums, Count count, double eps,
+                    bool streaming);
   // m, h and scales as below and above.
   void (*normalize_backward)(const Lines& g, const Lines& x, const LinesTo& y, const Extent& extent,
                              const double* scales, const double* m, const double* h, Count count, double eps,

@@ -130,8 +130,8 @@ inline Call make_rows_of_parts(Call c, int64_t part) {
 }
 
 inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
-  constexpr int64_t kTileOfColumns = 2 << 20;  // where most of a tile is still in the caches when it is read again
-  constexpr int64_t kMostCached = 4 << 20;     // where enough of it is
+  constexpr int64_t kTileOfColumns = 2 << 20;   // where most of a tile is still in the caches when it is read again
+  constexpr int64_t kMostCached = 4 << 20;      // where enough of it is
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
   constexpr int64_t kChunkBytes = 64 << 10;
   constexpr int64_t kShortRow = 32;          // elements of rows that vectors hold side by side, whatever their strides
@@ -142,8 +142,8 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
   constexpr int64_t kLeastGroup = 8;         // columns of a line where a tile has groups of them
   constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
   constexpr int64_t kLeastRows = 128, kWideRows = 512;  // lines of fewer waste what memory and its prefetching deliver
-  constexpr int64_t kFolded = 192;           // columns in a line of narrow tiles
-  constexpr int64_t kFewLines = 16;          // that repay a column's numbers being made anew, and are near each other
+  constexpr int64_t kFolded = 192;                      // columns in a line of narrow tiles
+  constexpr int64_t kFewLines = 16;  // that repay a column's numbers being made anew, and are near each other
 
   const Geometry& g = c.geometry;
   const Inner k(g.rows), l(g.row);

@@ -249,6 +249,8 @@ class Rows : Tiles<Direction> {
                 Direction::at_once(call_, kernels_, from, to(y, line), extent, sums_, numbers_, streams());
               });
     this->written(this->start_, layout_.chunk);
+    if (Direction::kGrad || call_.denominator == nullptr) return;
+    Direction::finish(call_, kernels_, width_, sums_, numbers_);
     write_denominators();
   }
 

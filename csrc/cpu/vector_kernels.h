@@ -160,22 +160,34 @@ struct OfColumns {
     }
   }
 
-  static void normalize(const Lines& x, const LinesTo& y, const Extent& e, const Divisors& divisors, Count count,
-                        double eps, bool streaming) {
-    alignas(64) double inverse[kAtOnce + kLanes];
-    alignas(64) float reciprocal[kAtOnce + kLanes], of_floats[2][kAtOnce + kLanes];
+  static void normalize(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
+                        bool streaming) {
+    alignas(64) double exact[4][kAtOnce + kLanes];
+    alignas(64) float floats[3][kAtOnce + kLanes];
     alignas(64) uint32_t least[kAtOnce + kLanes];
+    const Divisors d{exact[0], exact[1], exact[2], exact[3], floats[0], floats[1], floats[2], least};
     each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
-      const Divisors d = divisors.from(column);
+      const Sums s = sums.from(column);
       each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
-        make_sums(Magnitudes<Type>{}, e.lines, n, Sums{d.hi + at, d.lo + at}, group<Element>(x, g).from(i));
+        if (e.groups > 1) ask_for_page(e.lines * n, group<Element>(x, g).p + i, group<Element>(y, g) + i);
+        make_sums(Magnitudes<Type>{}, e.lines, n, s.from(at), group<Element>(x, g).from(i));
       });
-      const ColumnDivisors m{{d.hi, d.lo, inverse, d.shift, reciprocal, of_floats[0], of_floats[1], least}};
-      make_divisors_inline<Type>({d.hi, d.lo}, columns, count, eps, m);
-      each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
-        run(Quotients<Type, ColumnDivisors>{{m.from(at)}}, group<Element>(y, g) + i, y.step, e.lines, n, streaming,
-            group<Element>(x, g).from(i));
-      });
+      const auto divide = [&](const auto& divisors_from) {
+        each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
+          run(Quotients<Type, decltype(divisors_from(at))>{divisors_from(at)}, group<Element>(y, g) + i, y.step,
+              e.lines, n, streaming, group<Element>(x, g).from(i));
+        });
+      };
+      if constexpr (kByFloats<Type>) {
+        make_inverses<Type>(s, columns, count, eps, d);
+        Divisors summed = d;
+        summed.hi = s.hi;
+        summed.lo = s.lo;
+        divide([&](int64_t at) { return SummedColumns{{summed.from(at)}, count, eps}; });
+      } else {
+        make_divisors_inline<Type>(s, columns, count, eps, d);
+        divide([&](int64_t at) { return ColumnDivisors{{d.from(at)}}; });
+      }
     });
   }
 
@@ -188,7 +200,7 @@ struct OfColumns {
     each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
         make_sums(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),
-                    group<Element>(x, k).from(i));
+                  group<Element>(x, k).from(i));
       });
       make_gradients<Type>(s, m + column, h + column, columns, count, eps, d);
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
@@ -230,6 +242,16 @@ struct OfColumns {
     for (int64_t i = 0; i < 16; ++i) __builtin_prefetch(line + i * (64 / sizeof(Element)));
   }
 
+  // What is a page after n elements of x, and the page where their results' successors go: of groups that follow each
+  // other a processor guesses what is next up to a page's end, and then waits, also to learn where the next one is.
+  static L1NORM_INLINE void ask_for_page(int64_t n, const Element* x, const Element* y) {
+    constexpr int64_t kPage = 4096;
+    const Element *const next = x + kPage / sizeof(Element), *const to = y + kPage / sizeof(Element);
+    for (int64_t i = 0; i < n; i += 64 / sizeof(Element)) __builtin_prefetch(next + i);
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(to) / kPage, end = reinterpret_cast<uintptr_t>(to + n) / kPage;
+    if (begin != end) __builtin_prefetch(reinterpret_cast<const void*>(end * kPage));
+  }
+
   // work(column, columns, each_group) for columns that are next to each other in the arrays: some of a group's, or
   // those of several groups; each_group(step) calls step(group, first, n, at) for n columns, the first of which is
   // column + at.
@@ -246,7 +268,6 @@ struct OfColumns {
       }
     }
   }
-
 };
 
 template <typename Type>

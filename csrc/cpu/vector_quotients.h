@@ -16,6 +16,11 @@ struct Range<DoubleType> {
   static constexpr double kLeast = 0x1p-900, kMost = 0x1p900;
 };
 
+template <typename Type>
+L1NORM_INLINE bool are_in_range(Doubles hi, double eps) {
+  return all_between(hi, eps > Range<Type>::kLeast ? eps : Range<Type>::kLeast, Range<Type>::kMost);
+}
+
 // 1 / hi, or NaN where doubles cannot divide floats by hi.
 L1NORM_INLINE Doubles inverse_of(Doubles hi) {
   return (hi > 0x1p-400) & (hi < 0x1p400) ? 1.0 / hi : Doubles{} + __builtin_nan("");
@@ -38,6 +43,18 @@ L1NORM_INLINE Vector numbers(Number x, [[maybe_unused]] int64_t i) {
 template <typename Type>
 L1NORM_INLINE Divisor divisor_at(const Divisors& d, int64_t i) {
   return {d.hi[i], d.lo[i], kOfDoubles<Type> ? static_cast<int>(d.shift[i]) : 0};
+}
+
+// hi and lo; false where make_divisor() has more to do, or where vectors cannot divide by them.
+template <typename Type>
+L1NORM_INLINE bool divisors_of(Doubles sum, Doubles sum_low, Count count, double eps, Doubles& hi, Doubles& lo) {
+  const Doubles q = sum * count.reciprocal;
+  const Doubles left = fused(-q, Doubles{} + count.value, sum) + sum_low, by_count = Doubles{} + count.reciprocal;
+  Doubles rest = left * by_count;
+  rest = fused(fused(-rest, Doubles{} + count.value, left), by_count, rest);
+  hi = q + rest;
+  lo = rest - (hi - q);
+  return are_in_range<Type>(hi, eps);
 }
 
 struct RowDivisor {
@@ -63,6 +80,10 @@ struct RowDivisor {
   L1NORM_INLINE Divisor at(int64_t) const {
     return {hi, lo, shift};
   }
+  template <typename Type>
+  L1NORM_INLINE Doubles highs(int64_t) const {
+    return Doubles{} + hi;
+  }
 };
 
 struct ColumnDivisors : Divisors {
@@ -70,9 +91,30 @@ struct ColumnDivisors : Divisors {
   L1NORM_INLINE Divisor at(int64_t i) const {
     return divisor_at<Type>(*this, i);
   }
+  template <typename Type>
+  L1NORM_INLINE Doubles highs(int64_t i) const {
+    return load<Doubles>(hi + i);
+  }
 };
 
-// By RowDivisor or ColumnDivisors.
+// Of floats, with sums in hi and lo: what those come to is made where floats do not prove a quotient.
+struct SummedColumns : Divisors {
+  Count count;
+  double eps;
+
+  template <typename Type>
+  L1NORM_INLINE Divisor at(int64_t i) const {
+    return make_divisor<float>({hi[i], lo[i]}, count, eps);
+  }
+  template <typename Type>
+  L1NORM_INLINE Doubles highs(int64_t i) const {
+    Doubles high, low;
+    const bool usable = divisors_of<Type>(load<Doubles>(hi + i), load<Doubles>(lo + i), count, eps, high, low);
+    return usable ? high : Doubles{} + __builtin_nan("");
+  }
+};
+
+// By RowDivisor, ColumnDivisors or SummedColumns.
 template <typename Type, typename Divisor>
 struct Quotients {
   using Element = typename Type::Element;
@@ -164,7 +206,7 @@ struct Quotients {
   L1NORM_INLINE bool by_doubles(int64_t i, const Element* x, typename ResultOf<Element, kLanes>::type& q) const {
     Doubles inverse;  // within 2^-52 of the quotient once multiplied
     if constexpr (kByFloats<Type>) {
-      inverse = inverse_of(numbers<Doubles>(divisor.hi, i));
+      inverse = inverse_of(divisor.template highs<Type>(i));
     } else {
       inverse = numbers<Doubles>(divisor.inverse, i);
     }
@@ -221,18 +263,6 @@ L1NORM_INLINE void store_inverses(Doubles hi, int64_t i, const Divisors& to) {
   }
 }
 
-// hi and lo; false where make_divisor() has more to do, or where vectors cannot divide by them.
-template <typename Type>
-L1NORM_INLINE bool divisors_of(Doubles sum, Doubles sum_low, Count count, double eps, Doubles& hi, Doubles& lo) {
-  const Doubles q = sum * count.reciprocal;
-  const Doubles left = fused(-q, Doubles{} + count.value, sum) + sum_low, by_count = Doubles{} + count.reciprocal;
-  Doubles rest = left * by_count;
-  rest = fused(fused(-rest, Doubles{} + count.value, left), by_count, rest);
-  hi = q + rest;
-  lo = rest - (hi - q);
-  return all_between(hi, eps > Range<Type>::kLeast ? eps : Range<Type>::kLeast, Range<Type>::kMost);
-}
-
 // What they divide by where they cannot.
 template <typename Type>
 L1NORM_INLINE void store_no_inverse(const Divisor& m, int64_t i, const Divisors& to) {
@@ -281,6 +311,23 @@ L1NORM_INLINE void make_divisors_inline(Sums sums, int64_t n, Count count, doubl
     store(to.lo + i, lo);
     if constexpr (kOfDoubles<Type>) store(to.shift + i, Doubles{});
     store_inverses<Type>(hi, i, to);
+  }
+}
+
+// What vectors divide floats by, within 2^-51, where the proofs of quotients have room for 2^-44. The sums are kept.
+template <typename Type>
+L1NORM_INLINE void make_inverses(Sums sums, int64_t n, Count count, double eps, const Divisors to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const Doubles hi = load<Doubles>(sums.hi + i) * count.reciprocal;
+    if (are_in_range<Type>(hi, eps)) {
+      store_inverses<Type>(hi, i, to);
+      continue;
+    }
+    alignas(64) double exact[2][kLanes];
+    Divisors d = to.from(i);
+    d.hi = exact[0];
+    d.lo = exact[1];
+    make_divisors_one_by_one<Type>(sums.from(i), count, eps, d);
   }
 }
 

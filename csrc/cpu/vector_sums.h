@@ -183,8 +183,8 @@ L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) 
   return total(a);
 }
 
-// Adds `count` lines of n elements to the sums of each, or with `first` makes those, and with `ask` asks the second cache
-// for as many a turn later: where lines lie apart, the processor would not guess them.
+// Adds `count` lines of n elements to the sums of each, or with `first` makes those, and with `ask` asks the second
+// cache for as many a turn later: where lines lie apart, the processor would not guess them.
 template <int count, bool first, bool ask = false, typename Terms, typename... Elements>
 L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<Elements>... in) {
   const auto add = [&](auto vectors, auto empty, int64_t i, auto... places) {
