@@ -130,8 +130,8 @@ def test_graph_capture_and_replay(shape, dim, dtype, cuda):
         assert_same_bits(denominator, divisor)
 
 
-# A call of each kernel, small enough that the next one has room beside it. All start before what their stream did before
-# has ended, but for split's, whose blocks wait for each other.
+# A call of each kernel, small enough that the next one has room beside it. All start before what their stream did ahead
+# of them has ended, but for split's, whose blocks wait for each other.
 FOLLOWERS = {
     "tile": ((3000, 7), 1, {}),
     "warp": ((400, 300), 1, {}),

@@ -166,3 +166,31 @@ def test_ranks_beyond_a_fixed_limit(device):
     assert_exact(y, x, (0, 2, 4, 6, 8, 10, 12), rounded=True)
     x = torch.ones([1] * 40 + [4] + [1] * 23, device=device) * 3
     assert bool((l1norm.l1_norm(x, 40) == 1).all())
+
+
+# Shapes whose columns a CPU cuts in tiles that its caches hold, and that none holds; of several runs of columns; and of
+# columns of a few elements, one page after the other.
+COLUMNS = [(300, 2300), (1100, 1030), (8200, 520), (2, 2100, 70), (3, 40, 700, 9), (900, 3, 16), (70, 2, 1300)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", COLUMNS, ids=str)
+def test_columns_have_the_bits_of_rows(shape, dtype, device):
+    dim = 0 if len(shape) == 2 else 1
+    x = make_rows("lognormal", *shape, dtype=dtype, device=device)
+    y, m = l1norm.l1_norm(x, dim, return_denominator=True)
+    y_rows, m_rows = l1norm.l1_norm(x.movedim(dim, -1).contiguous(), -1, return_denominator=True)
+    assert_same_bits(y.movedim(dim, -1).contiguous(), y_rows)
+    assert_same_bits(m.movedim(dim, -1).contiguous(), m_rows)
+
+
+@pytest.mark.parametrize("shape", COLUMNS, ids=str)
+def test_gradients_of_columns_are_accurate(shape, device):
+    dim = 0 if len(shape) == 2 else 1
+    x, g = (make_rows("randn", *shape, seed=seed, device=device) for seed in (1, 2))
+    m = l1norm.l1_norm(x, dim, return_denominator=True)[1]
+    gradient = torch.ops.l1norm.l1_norm_backward(g, x, m, dim)
+    x, g, m = x.double(), g.double(), m.double()
+    product = g * x / m
+    error = (gradient.double() - (g - x.sign() * product.mean(dim, True)) / m).abs()
+    assert bool((error <= 2 * 2**-24 * (g.abs() + product.abs().mean(dim, True)) / m).all())
