@@ -72,6 +72,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, bool>& lattice) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, far] = lattice;
+  const int64_t size = l1norm::element_size(static_cast<l1norm::DType>(dtype));
   const Plan p = make_plan({rows,
                             length,
                             static_cast<l1norm::DType>(dtype),
@@ -79,8 +80,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                             dense,
                             aligned,
                             backward,
-                            {units, steps, inner, columns, elements, along,
-                             l1norm::element_size(static_cast<l1norm::DType>(dtype)), skewed, interleaved, far}},
+                            {units, steps, inner, columns, elements, along, size, skewed, interleaved, far}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster},
                            wanted_kernel);
@@ -93,7 +93,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
     case Kernel::kWarp:
       d["lanes"] = p.warp.lanes;
       d["packs"] = p.warp.packs;
-      d["threads"] = p.warp.threads;
+      d["threads"] = warp_kernel_threads(backward, size, p.warp.packs);
       break;
     case Kernel::kResident:
       d["threads"] = p.resident.threads;

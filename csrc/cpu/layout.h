@@ -187,8 +187,8 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
   const bool narrow = k.size < kShortRun;
   const bool folds = narrow && l.size * k.size >= 2 * kFolded && each_used(packed);
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
-  // A tile that does not stay in the cache is read from memory twice, and fastest in long lines.
-  // Lines that follow each other make a long one.
+  // A tile that does not stay in the cache is read from memory twice, and fastest in long lines. Lines that follow each
+  // other make a long one.
   const int64_t wide = each_used(packed) ? std::min(k.size, kWideRows) : kWideRows;
   int64_t most = Layout::kMostRows;
   if (wide * row_bytes <= kMostCached) {

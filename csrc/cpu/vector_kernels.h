@@ -232,22 +232,22 @@ struct OfColumns {
   static L1NORM_INLINE void run(const Operation& operation, Element* y, int64_t step, int64_t lines, int64_t n,
                                 bool streaming, const Inputs&... in) {
     for (int64_t l = 0; l < lines; ++l) {
-      if (n > kShort && l + 1 < lines) (ask_for(in.at(l + 1)), ...);
+      // The begin of a line: from there on the processor guesses what is next.
+      if (n > kShort && l + 1 < lines) (ask_for(in.at(l + 1), 1024 / sizeof(Element)), ...);
       run_any_line(operation, n, streaming, y + l * step, in.at(l)...);
     }
   }
 
-  // The begin of a line, from where on the processor guesses what is next.
-  static L1NORM_INLINE void ask_for(const Element* line) {
-    for (int64_t i = 0; i < 16; ++i) __builtin_prefetch(line + i * (64 / sizeof(Element)));
+  static L1NORM_INLINE void ask_for(const Element* from, int64_t n) {
+    for (int64_t i = 0; i < n; i += 64 / sizeof(Element)) __builtin_prefetch(from + i);
   }
 
   // What is a page after n elements of x, and the page where their results' successors go: of groups that follow each
   // other a processor guesses what is next up to a page's end, and then waits, also to learn where the next one is.
   static L1NORM_INLINE void ask_for_page(int64_t n, const Element* x, const Element* y) {
     constexpr int64_t kPage = 4096;
-    const Element *const next = x + kPage / sizeof(Element), *const to = y + kPage / sizeof(Element);
-    for (int64_t i = 0; i < n; i += 64 / sizeof(Element)) __builtin_prefetch(next + i);
+    ask_for(x + kPage / sizeof(Element), n);
+    const Element* const to = y + kPage / sizeof(Element);
     const uintptr_t begin = reinterpret_cast<uintptr_t>(to) / kPage, end = reinterpret_cast<uintptr_t>(to + n) / kPage;
     if (begin != end) __builtin_prefetch(reinterpret_cast<const void*>(end * kPage));
   }

@@ -20,6 +20,7 @@ constexpr int warp_kernel_threads(bool backward, int64_t element_size, int packs
   if (backward || element_size != 4) return 128;
   return packs <= 8 ? 64 : 32;
 }
+
 constexpr int kTileKernelThreads = 128;
 constexpr int kMostTileBytes = 32 << 10;
 
@@ -28,11 +29,10 @@ struct TilePlan {
   int rows;
 };
 
-// The warp kernel: `lanes` lanes hold a row, `packs` packs a lane, and blocks have `threads` threads.
+// The warp kernel: `lanes` lanes hold a row, `packs` packs a lane.
 struct WarpPlan {
   int lanes;
   int packs;
-  int threads = 0;
   bool alike = true;  // backward, rows and their results' gradients lie alike in packs
 
   // Of those of one table.
@@ -171,8 +171,8 @@ inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) 
       plan = choice.plan;
       plan.alike = alike;
       if (packs > (few ? plan.lanes * plan.packs : choice.most) || plan.lanes < least_lanes) continue;
-      plan.threads = warp_kernel_threads(shape.backward, element_size(shape.dtype), plan.packs);
-      return ceil_div(shape.rows, plan.threads / plan.lanes) <= INT32_MAX;
+      const int threads = warp_kernel_threads(shape.backward, element_size(shape.dtype), plan.packs);
+      return ceil_div(shape.rows, threads / plan.lanes) <= INT32_MAX;
     }
     return false;
   };
