@@ -89,6 +89,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
   switch (p.kernel) {
     case Kernel::kTile:
       d["rows_a_warp"] = p.tile.rows;
+      d["threads"] = p.tile.threads;
       break;
     case Kernel::kWarp:
       d["lanes"] = p.warp.lanes;
@@ -250,7 +251,7 @@ STABLE_TORCH_LIBRARY(l1norm, m) {
       "l1_norm_with_denominator.out(Tensor input, int[1] dim=1, int reduction=1, float eps=0.0, *, "
       "ScalarType? dtype=None, Tensor(a!) out, Tensor(b!) denominator) -> ()");
   // The gradient of input from those of the output and, where there is one, of the denominator, which is given as
-  // l1_norm_with_denominator gives it.
+  // l1_norm_with_denominator gives it: kernels read it or make it anew.
   m.def(
       "l1_norm_backward(Tensor grad_output, Tensor input, Tensor denominator, int[1] dim=1, int reduction=1, "
       "float eps=0.0, *, Tensor? grad_denominator=None) -> Tensor");

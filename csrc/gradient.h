@@ -83,6 +83,15 @@ L1NORM_HD Gradient make_gradient(Sum dot, const GradientScale& s) {
   return d;
 }
 
+// The same of a row of floats or halves, in fewer instructions, where the divisor has no gradient, its inverse is
+// normal and m * count exact. Where it may differ, `through` is not finite.
+L1NORM_HD Gradient make_plain_gradient(Sum dot, double m, double inverse, Count count, double eps) {
+  const double total = m * count.value, reciprocal = inverse * count.reciprocal, plain = dot.hi * reciprocal;
+  const double mean = plain + (fma(-plain, total, dot.hi) + dot.lo) * reciprocal;
+  const bool clamped = eps > 0.0 && !(m > static_cast<float>(eps));
+  return {inverse, 0.0, clamped ? 0.0 : mean * inverse, 0.0, m, count.lone};
+}
+
 // sgn(x) * v, where sgn(0) * v is NaN for an infinite v.
 template <typename X>
 L1NORM_HD double signed_as(X x, double v) {

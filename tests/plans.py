@@ -69,7 +69,7 @@ def ceil_div(a: int, b: int) -> int:
 
 def blocks_of(plan: dict, rows: int) -> int:
     return {
-        "tile": lambda: ceil_div(rows, plan["rows_a_warp"] * 4),
+        "tile": lambda: ceil_div(rows, plan["rows_a_warp"] * (plan["threads"] // 32)),
         "warp": lambda: ceil_div(rows, plan["threads"] // plan["lanes"]),
         "resident": lambda: rows * plan["cluster"],
         "split": lambda: rows * plan["blocks_a_row"],
@@ -82,7 +82,8 @@ def blocks_of(plan: dict, rows: int) -> int:
 def check_tile(plan: dict, length: int, size: int, device: dict, operands: int = 1) -> None:
     assert plan["rows_a_warp"] % 32 == 0
     a_warp = ceil_div(plan["rows_a_warp"] * length * size, 128) * 128
-    assert 0 < operands * 4 * a_warp <= device["shared_bytes"] - operands * STATIC["tile"]
+    assert plan["threads"] in (32, 64, 128)
+    assert 0 < operands * plan["threads"] // 32 * a_warp <= device["shared_bytes"] - operands * STATIC["tile"]
 
 
 def check_warp(plan: dict, length: int, size: int, device: dict) -> None:
@@ -98,7 +99,7 @@ def check_warp(plan: dict, length: int, size: int, device: dict) -> None:
     assert (lanes, packs) in compiled
     # The packs of whole sectors, of floats where lanes have what else there is in single elements.
     assert lanes * packs >= (length // 8 * 2 if size == 4 and lanes >= 7 else length * size // 16)
-    assert plan["threads"] == (128 if size != 4 else 64 if packs <= 8 else 32)
+    assert plan["threads"] == (32 if packs >= (6 if size == 2 else 7) else 64)
 
 
 def check_resident(plan: dict, length: int, size: int, device: dict) -> None:

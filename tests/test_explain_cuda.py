@@ -58,7 +58,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
     assert kernel in (None, name)
     numbers = said.launch
     expected = {
-        "tile": lambda: (-(-said.rows // (numbers["rows_a_warp"] * 4)), 128),
+        "tile": lambda: (-(-said.rows * 32 // (numbers["rows_a_warp"] * numbers["threads"])), numbers["threads"]),
         "warp": lambda: (-(-said.rows * numbers["lanes"] // numbers["threads"]), numbers["threads"]),
         "resident": lambda: (said.rows * numbers["cluster"], numbers["threads"]),
         "split": lambda: (said.rows * numbers["blocks_a_row"], numbers["threads"]),

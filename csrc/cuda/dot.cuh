@@ -58,6 +58,9 @@ class DotTally {
     return !std::is_same_v<T, __nv_bfloat16> || (size > 0x1p-100 && size < INFINITY);
   }
 
+  // The same in fewer instructions, of elements that are all finite.
+  __device__ __forceinline__ Sum finite_sum() const { return total_; }
+
   __device__ __forceinline__ Sum sum() const {
     return special_ == 0.0f ? total_ : Sum{static_cast<double>(special_), 0.0};
   }

@@ -139,25 +139,25 @@ struct RowDivisor {
 
   __device__ __forceinline__ GradientScale scale(const Call& c) const {
     const double divisor = static_cast<double>(forgotten(m));
-    return scale(c, divisor, 1.0 / divisor);
-  }
-
-  // As scale(), of floats without a branch, as their inverses are normal. Not to be called under one either: ptxas
-  // waits for every load before it.
-  __device__ __forceinline__ GradientScale scale_at_once(const Call& c) const {
-    if constexpr (sizeof(T) == 8) {
-      return scale(c);
-    } else {
-      const double divisor = static_cast<double>(forgotten(m)), inverse = approximate_reciprocal(divisor);
-      return scale(c, divisor, is_finite(inverse) ? inverse : rough_reciprocal(divisor));
-    }
-  }
-
- private:
-  __device__ __forceinline__ GradientScale scale(const Call& c, double divisor, double inverse) const {
-    return make_gradient_scale<Wide<T>>(divisor, inverse, c.count, c.eps, static_cast<double>(h));
+    return make_gradient_scale<Wide<T>>(divisor, 1.0 / divisor, c.count, c.eps, static_cast<double>(h));
   }
 };
+
+// The divisor of a row of floats or halves as forward rounds it, from the row's sum, which must be exact. False where
+// it is not plain, or not clearly on one side of eps.
+__device__ __forceinline__ bool rounded_divisor(const Sum& sum, const Count& count, double eps, double& m) {
+  const double q = sum.hi * count.reciprocal;
+  const uint64_t bits = static_cast<uint64_t>(__double_as_longlong(q)), last = uint64_t{1} << 29;
+  const auto as_double = [](uint64_t b) { return __longlong_as_double(static_cast<long long>(b)); };
+  // The float below, and the middle between it and the next: on which side the divisor lies, the remainder tells.
+  const uint64_t below = bits & ~(last - 1);
+  const double left = fma(-as_double(below | last / 2), count.value, sum.hi) + sum.lo;
+  m = as_double(left > 0.0 || (left == 0.0 && (below & last) != 0) ? below + last : below);
+  const bool clamped = q < eps;
+  if (clamped) m = static_cast<double>(static_cast<float>(eps));
+  const uint32_t upper = static_cast<uint32_t>(__double2hiint(m));
+  return (upper >= (1023u - 100u) << 20) & (upper < (1023u + 100u) << 20) & (fabs(q - eps) > 0x1p-40 * q);
+}
 
 // dot_scale() of that row.
 template <typename T>

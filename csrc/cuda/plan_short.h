@@ -14,19 +14,19 @@ namespace l1norm::cuda {
 
 // Threads of a block of the warp kernel. A block's place is free once the last of its warps has ended, so that small
 // blocks leave less idle, as long as they have 3 KB or more: a GPU starts about one in two cycles (128 float32: four
-// warps 0.973, two 0.998, one 0.79; 256: 0.985, 1.005, 0.79; 1024: 0.985, 0.980, 1.002). Registers have room for 16
-// blocks of these at the most, as many as every GPU takes. Measured of forward floats alone.
+// warps 0.973, two 0.998, one 0.79; 256: 0.985, 1.005, 0.79; 1024: 0.985, 0.980, 1.002; 700 bfloat16: 0.939, 0.950,
+// 0.956; 256 float64: 0.985, 1.002, 0.79; 200: 0.977, 0.982, 0.988).
 constexpr int warp_kernel_threads(bool backward, int64_t element_size, int packs) {
-  if (backward || element_size != 4) return 128;
-  return packs <= 8 ? 64 : 32;
+  return packs >= (element_size == 2 && !backward ? 6 : 7) ? 32 : 64;
 }
 
-constexpr int kTileKernelThreads = 128;
+constexpr int kMostTileThreads = 128;
 constexpr int kMostTileBytes = 32 << 10;
 
 // The tile kernel: a warp takes that many rows at a time.
 struct TilePlan {
   int rows;
+  int threads;
 };
 
 // The warp kernel: `lanes` lanes hold a row, `packs` packs a lane.
@@ -124,17 +124,25 @@ inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) 
   const int64_t row_bytes = shape.row_bytes();
   const int operands = shape.backward ? 2 : 1;
   if (!shape.held || !shape.dense || row_bytes == 0 || 32 * operands * row_bytes > kMostTileBytes) return false;
-  // A few rows a lane where they are tiny, so that there is enough to copy at a time: 4 KB, and half that for float64,
-  // whose rows take longest to sum.
-  const int64_t wanted = element_size(shape.dtype) == 8 ? 2048 : 4096;
-  plan.rows = 32 * static_cast<int>(std::max<int64_t>(wanted / (32 * row_bytes), 1));
+  // A few rows a lane where they are tiny, so that there is enough to copy at a time: up to 4 KB, and 2 KB or more of
+  // float64, whose rows take longest to sum (5 float64: 0.93 with 1280 bytes, 0.99 with 2560, 0.98 with 5120).
+  const int64_t a_lane = element_size(shape.dtype) == 8 ? ceil_div(2048, 32 * row_bytes) : 4096 / (32 * row_bytes);
+  plan.rows = 32 * static_cast<int>(std::max<int64_t>(a_lane, 1));
   // Two rows a lane, while two blocks of them have room: 1 to 2% more of 4 GiB of 76 to 108 float32, 0.7% less of 0.5
   // GiB. Not of rows of 4-byte words, whose banks are slower then (75: 0.948, and 0.964), nor of halves.
   if (!shape.backward && !shape.is_half() && row_bytes % 8 == 0 && row_bytes >= 300 &&
-      2 * (64 * kTileKernelThreads / 32 * row_bytes + 2048) <= device.shared_bytes_per_multiprocessor) {
+      2 * (64 * kMostTileThreads / 32 * row_bytes + 2048) <= device.shared_bytes_per_multiprocessor) {
     plan.rows = 64;
   }
-  const int64_t block_rows = static_cast<int64_t>(plan.rows) * (kTileKernelThreads / 32);
+  // Blocks are small for the reason that the warp kernel's are (1 float32: four warps 0.975, one 0.989; 1 float64, with
+  // 2 KB a warp: 0.976, two 0.995, one 0.79; gradients of 71 float32: 0.971, 1.006, 1.023), but not where few tiles
+  // have room (232 bfloat16: 0.976, 0.966, 0.967).
+  if (!shape.backward && row_bytes >= 300) {
+    plan.threads = kMostTileThreads;
+  } else {
+    plan.threads = plan.rows * operands * row_bytes >= 3072 ? 32 : 64;
+  }
+  const int64_t block_rows = static_cast<int64_t>(plan.rows) * (plan.threads / 32);
   // 1 KB for barriers and rounding.
   return block_rows * operands * row_bytes + 1024 <= device.shared_bytes &&
          ceil_div(shape.rows, block_rows) <= INT32_MAX;

@@ -160,8 +160,20 @@ struct HalfQuotient {
     set(m);
     if (m.is_special) above = below = m.reciprocal();
   }
-  __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps, Plain plain) {
-    set(FloatDivisor(sum, count, eps, plain));
+  // Of the sum's first 24 bits, which nearly all sums of so few halves have no more than. What comes after them, and
+  // what a double has no room for, widens the bounds. For counts that a float has.
+  __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps, Plain) {
+    const uint32_t upper = static_cast<uint32_t>(__double2hiint(sum.hi));
+    const uint32_t lower = static_cast<uint32_t>(__double2loint(sum.hi));
+    const uint32_t least = max((1023u - 100u) << 20, static_cast<uint32_t>(__double2hiint(eps * count.value)) + 1u);
+    usable = (upper >= least) & (upper < (1023u + 100u) << 20);
+    // A double's bits as a float's: an exponent of 8 bits that counts from 127.
+    const float first = __uint_as_float((__funnelshift_l(lower, upper, 3) ^ 0x40000000u) & 0x7fffffffu);
+    const float inverse = approximate_reciprocal(first), rest = fmaf(-inverse, first, 1.0f);
+    const float left = (lower & 0x1fffffffu) == 0 ? -0x1p-40f : -0x1p-23f - 0x1p-40f;
+    const float n = static_cast<float>(count.value);
+    above = __fmul_ru(__fmaf_ru(inverse, rest + 0x1p-40f, inverse), n);
+    below = __fmul_rd(__fmaf_rd(inverse, rest + left, inverse), n);
   }
 
   __device__ __forceinline__ bool settle_for(const Least<T>&) {

@@ -27,7 +27,11 @@ class TileRow {
   __device__ __forceinline__ int count() const { return count_; }
   __device__ __forceinline__ RowUnit load(int k) const { return units_[place(k)]; }
   __device__ __forceinline__ void store(int k, const RowUnit& unit) const { units_[place(k)] = unit; }
-  __device__ __forceinline__ Pack<T, 1>* first() const { return reinterpret_cast<Pack<T, 1>*>(units_); }
+  __device__ __forceinline__ RowUnit unit(int k) const { return load(k); }
+  __device__ __forceinline__ void set_unit(int k, const RowUnit& unit) const { store(k, unit); }
+  // Where a unit lies, and of how many elements it is.
+  __device__ __forceinline__ T* at(int k) const { return reinterpret_cast<T*>(units_ + place(k)); }
+  __device__ __forceinline__ int size(int) const { return kUnit; }
 
  private:
   __device__ __forceinline__ int place(int k) const {
@@ -58,6 +62,24 @@ class TileRow<T, 2> {
   __device__ __forceinline__ RowUnit load(int k) const { return words_[k]; }
   __device__ __forceinline__ void store(int k, const RowUnit& unit) const { words_[k] = unit; }
   __device__ __forceinline__ Pack<T, 1>* single() const { return single_; }
+
+  // The same with the single element as the first of the last unit, which a zero fills.
+  __device__ __forceinline__ RowUnit unit(int k) const {
+    if (k < count_) return words_[k];
+    const Pack<T, 1> last = *single_;
+    return make_pack<T, 2>([&](int e) { return e == 0 ? last[0] : T{}; });
+  }
+  __device__ __forceinline__ void set_unit(int k, const RowUnit& unit) const {
+    if (k < count_) {
+      words_[k] = unit;
+    } else {
+      single_->units[0] = unit[0];
+    }
+  }
+  __device__ __forceinline__ T* at(int k) const {
+    return k < count_ ? reinterpret_cast<T*>(words_ + k) : &single_->units[0];
+  }
+  __device__ __forceinline__ int size(int k) const { return k < count_ ? kUnit : 1; }
 
  private:
   RowUnit* words_;

@@ -1,0 +1,248 @@
+// Rows in tiles, of a length that the compiler knows: in a thread's registers from their read to the write of their
+// results, one or two at a time.
+#pragma once
+
+#include "gradient.cuh"
+#include "tile_row.cuh"
+
+namespace l1norm::cuda::tile_kernel {
+
+// Lengths that kernels are compiled for: up to this one.
+template <typename T>
+constexpr int kKnownLengths = sizeof(T) == 8 ? 8 : 16;
+
+// How many a thread takes at a time. The arithmetic of the shortest halves takes longer than memory, and that of one
+// row waits for itself: 2 bfloat16 run at 0.86 in twos and at 0.79 one by one, but 7 at 0.92 and 0.94.
+template <typename T, bool kBackward>
+constexpr int rows_at_a_time(int length) {
+  return sizeof(T) == 2 && length > 1 && length <= (kBackward ? 4 : 6) ? 2 : 1;
+}
+
+// Whether gradients take the divisors that forward left. Else they are made from the rows anew, as they are a part of
+// all bytes where rows are tiny (3 float32: 0.92 with them, 1.11 without). Those of doubles take longer to make.
+template <typename T>
+constexpr bool reads_divisors(int length) {
+  return length == 0 || (sizeof(T) == 8 && length > 1);
+}
+
+template <typename Row, int kLength>
+constexpr int kUnitsOf = (kLength + Row::kUnit - 1) / Row::kUnit;
+
+// Where a row's divisor lies: of rows that follow each other, one stride leads from each to the next.
+__device__ __forceinline__ int64_t denominator_of(const Call& c, int64_t index) {
+  return index * c.geometry.rows.stride[0].denominator;
+}
+
+template <typename Row, int kUnits>
+__device__ __forceinline__ void load_units(const Row& row, typename Row::RowUnit (&units)[kUnits]) {
+#pragma unroll
+  for (int k = 0; k < kUnits; ++k) units[k] = row.unit(k);
+}
+
+// A row's sum, whatever its elements are.
+template <typename T, int kUnits, typename Row>
+__device__ __forceinline__ Sum careful_sum(const Row& row) {
+  Sum total;
+#pragma unroll 1
+  for (int k = 0; k < kUnits; ++k) {
+    const T* const from = row.at(k);
+#pragma unroll 1
+    for (int e = 0; e < row.size(k); ++e) accumulate(total, static_cast<double>(fabs(widen(from[e]))));
+  }
+  return total;
+}
+
+// The quotients of those of the row's units whose bits are set.
+template <typename T, typename Row>
+__device__ __forceinline__ void divide_units_again(const Row& row, uint32_t units, const Quotient<T>& quotient,
+                                                   const Divisor& m) {
+#pragma unroll 1
+  for (; units != 0; units &= units - 1) {
+    const int k = __ffs(static_cast<int>(units)) - 1;
+    T* const to = row.at(k);
+#pragma unroll 1
+    for (int e = 0; e < row.size(k); ++e) to[e] = divide_again(to[e], quotient, m);
+  }
+}
+
+// A row of one element: its sign, where no special value and no clamp says otherwise (0.84 by way of a divisor).
+template <typename T, typename Row>
+__device__ __forceinline__ bool normalize_lone(const Row& row, const Call& c) {
+  T* const place = row.at(0);
+  const auto value = widen(*place), magnitude = value < 0 ? -value : value;
+  if (!(magnitude > 0 && magnitude < INFINITY && magnitude >= c.eps) || c.denominator != nullptr) return false;
+  *place = narrow<T>(value < 0 ? -1.0f : 1.0f);
+  return true;
+}
+
+// row_of(i): the rows that are taken at a time, `there` of them; in the place of one that is not there, the first.
+// index: of the first; they follow 32 apart.
+template <typename T, int kLength, int kRows, typename RowOf>
+__device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, const Call& c, int64_t index) {
+  using Row = decltype(row_of(0));
+  constexpr int kUnits = kUnitsOf<Row, kLength>;
+  if constexpr (kLength == 1) {
+    if (normalize_lone<T>(row_of(0), c)) return;
+  }
+  typename Row::RowUnit units[kRows][kUnits];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) load_units(row_of(i), units[i]);
+  constexpr uint32_t kAll = (1u << kUnits) - 1;
+  // Quotients of halves are proven even if a sum loses bits.
+  constexpr bool kMayLose = std::is_same_v<T, __nv_bfloat16>;
+  // Else made again where they are asked for: of doubles that is next to never.
+  constexpr bool kKeepsTotals = !kMayLose && sizeof(T) < 8;
+  Sum totals[kRows];
+  Quotient<T> quotients[kRows];
+  uint32_t unproven[kRows], plain = 0;  // units of rows, and rows
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    Tally<T> tally;
+    tally.template set<kUnits>(units[i]);
+    totals[i] = tally.finite_sum();
+    quotients[i] = Quotient<T>(totals[i], c.count, c.eps, Plain{});
+    Least<T> least;
+    bool is_plain = true;
+    if constexpr (sizeof(T) == 2) is_plain = totals[i].hi < Tally<T>::kFinite;
+    if (!kMayLose || c.denominator != nullptr) {
+      note_each<kUnits>(least, units[i]);
+      is_plain &= tally.is_exact(least);
+    }
+    is_plain &= quotients[i].settle_for(least);
+    plain |= is_plain ? 1u << i : 0;
+    unproven[i] = is_plain ? 0 : kAll;
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      typename Row::RowUnit result;
+      if (!quotients[i].divide(units[i][k], result, least)) unproven[i] |= 1u << k;
+      units[i][k] = result;
+    }
+    if (is_plain && i < there && c.denominator != nullptr) {
+      write_denominator<T>(c, denominator_of(c, index + 32 * i), totals[i]);
+    }
+  }
+  // Ahead of the others' stores, as a row may be summed again.
+  if ((unproven[0] | unproven[kRows - 1]) != 0) {
+#pragma unroll 1
+    for (int i = 0; i < there; ++i) {
+      const uint32_t mine = i == 0 ? unproven[0] : unproven[kRows - 1];
+      if (mine == 0) continue;
+      const Row row = row_of(i);
+      const bool is_plain = (plain >> i & 1) != 0;
+      Sum total = i == 0 ? totals[0] : totals[kRows - 1];
+      Quotient<T> quotient = i == 0 ? quotients[0] : quotients[kRows - 1];
+      if (!kKeepsTotals || !is_plain) total = careful_sum<T, kUnits>(row);
+      if (!is_plain) {
+        quotient = Quotient<T>(total, c.count, c.eps);
+        if (c.denominator != nullptr) write_denominator<T>(c, denominator_of(c, index + 32 * i), total);
+      }
+      divide_units_again(row, mine, quotient, exact_divisor<T>(total, c));
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      if (i < there && (unproven[i] >> k & 1) == 0) row_of(i).set_unit(k, units[i][k]);
+    }
+  }
+}
+
+// The gradients of a row, in place of those of its result.
+template <typename T, typename Row>
+__device__ __forceinline__ void differentiate(const Row& x, const Row& g, const Call& c, const RowDivisor<T>& divisor) {
+  constexpr int kBatch = kLargeBatch<T, Row::kUnit> / 2;
+  const GradientScale scale = divisor.scale(c);
+  const double by = dot_scale<Wide<T>>(scale.m, c.count);
+  typename Row::RowUnit values[kBatch], grads[kBatch];
+  const Sum dot = sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
+    if constexpr (Row::kSingle) tally.template add<1>(g.single(), x.single(), by);
+    for (int k = 0; k < x.count(); k += kBatch) {
+      Batch<Row>::load(x, k, values);
+      Batch<Row>::load(g, k, grads);
+      tally.template add<kBatch>(grads, values, by);
+    }
+  });
+  with_gradient<T>(make_gradient<Wide<T>>(dot, scale), [&](const auto& d) {
+    if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
+    for (int k = 0; k < x.count(); k += kBatch) {
+      Batch<Row>::load(x, k, values);
+      Batch<Row>::load(g, k, grads);
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        if (j == 0 || k + j < x.count()) g.store(k + j, input_gradients(grads[j], values[j], d));
+      }
+    }
+  });
+}
+
+// The gradient of a row of one element: none, where no special value and no clamp says otherwise.
+template <typename T, typename Row>
+__device__ __forceinline__ void differentiate_lone(const Row& x, const Row& g, const Call& c, int64_t index) {
+  const auto value = widen(*x.at(0)), magnitude = value < 0 ? -value : value, grad = widen(*g.at(0));
+  constexpr bool kDoubles = sizeof(T) == 8;
+  const bool plain = magnitude > (kDoubles ? 0x1p-900 : 0.0f) && magnitude < (kDoubles ? 0x1p900 : INFINITY) &&
+                     magnitude > static_cast<Wide<T>>(c.eps) && grad - grad == 0 && c.grad_denominator == nullptr;
+  // Of a negative zero what input_gradient() makes of it.
+  if (plain) {
+    *g.at(0) = narrow<T>(!kDoubles && grad == 0 && value > 0 ? grad : 0 * magnitude);
+  } else {
+    differentiate<T>(x, g, c, RowDivisor<T>(c, denominator_of(c, index)));
+  }
+}
+
+// As normalize_known(), of gradients; divisor: of the first row, where divisors are read.
+template <typename T, int kLength, int kRows, typename RowOfX, typename RowOfG>
+__device__ __forceinline__ void differentiate_known(const RowOfX& x, const RowOfG& g, int there, const Call& c,
+                                                    int64_t index, const RowDivisor<T>& divisor) {
+  using Row = decltype(x(0));
+  constexpr int kUnits = kUnitsOf<Row, kLength>;
+  typename Row::RowUnit values[kRows][kUnits], grads[kRows][kUnits];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    load_units(x(i), values[i]);
+    load_units(g(i), grads[i]);
+  }
+  Gradient gradients[kRows];
+  uint32_t others = 0;  // rows that take another way
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if constexpr (reads_divisors<T>(kLength)) {
+      static_assert(kRows == 1);
+      const GradientScale scale = divisor.scale(c);
+      const double by = dot_scale<Wide<T>>(scale.m, c.count);
+      const Sum dot =
+          sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { tally.template set<kUnits>(grads[i], values[i], by); });
+      gradients[i] = make_gradient<Wide<T>>(dot, scale);
+    } else {
+      Least<T> least;
+      note_each<kUnits>(least, values[i]);
+      Tally<T> tally;
+      tally.template set<kUnits>(values[i]);
+      DotTally<T> dot;
+      dot.template set<kUnits>(grads[i], values[i], 1.0);
+      const Sum total = tally.finite_sum();
+      double m;
+      bool plain = c.grad_denominator == nullptr && total.hi < Tally<T>::kFinite;
+      plain &= tally.is_exact(least) & dot.is_exact(least) & rounded_divisor(total, c.count, c.eps, m);
+      gradients[i] = make_plain_gradient(dot.finite_sum(), m, approximate_reciprocal(m), c.count, c.eps);
+      plain &= is_finite(gradients[i].through);
+      if (!plain && i < there) others |= 1u << i;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if ((others >> i & 1) != 0 || i >= there) continue;
+    with_gradient<T>(gradients[i], [&](const auto& d) {
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) g(i).set_unit(k, input_gradients(grads[i][k], values[i][k], d));
+    });
+  }
+#pragma unroll 1
+  for (; others != 0; others &= others - 1) {
+    const int i = __ffs(static_cast<int>(others)) - 1;
+    differentiate<T>(x(i), g(i), c, RowDivisor<T>(c, denominator_of(c, index + 32 * i)));
+  }
+}
+
+}  // namespace l1norm::cuda::tile_kernel
