@@ -39,6 +39,9 @@ struct WholeColumns {
   static_assert(kUnits * kSteps * kFews <= 64);
   // Of a step's, whose quotients are proven together.
   static constexpr int kGroup = sizeof(T) == 4 ? kFews : 1, kGroups = kFews / kGroup;
+  // Whether divisors are made from the columns anew, as reading them takes long where columns are this short (2
+  // float32: a seventh of all bytes). Of other types, and one by one, there is no time for more arithmetic.
+  static constexpr bool kMakesDivisors = kBackward && sizeof(T) == 4 && kColumns > 1;
   // What is not proven needs its column's sum again: short columns are kept for that, else their sums take less.
   static constexpr bool kKeepsSums = kSteps > (sizeof(T) == 2 ? 4 : 2);
 
@@ -133,7 +136,7 @@ struct WholeColumns {
     Offsets o[kUnits];
     all_offsets(o);
 #pragma unroll
-    for (int j = 0; j < kUnits; ++j) {
+    for (int j = 0; j < kUnits && !kMakesDivisors; ++j) {
       load_beside(static_cast<const Wide<T>*>(c.denominator) + o[j].denominator, t.denominator_step, t.packed, m[j]);
       if (c.grad_denominator != nullptr) {
         load_beside(static_cast<const Wide<T>*>(c.grad_denominator) + o[j].denominator, t.denominator_step, t.packed,
@@ -147,6 +150,8 @@ struct WholeColumns {
     for (int j = 0; j < kUnits; ++j) load(j, o[j]);
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
+      Slope<T> all[kMakesDivisors ? kColumns : 1];
+      if constexpr (kMakesDivisors) find_slopes(j, o[j].denominator, all);
 #pragma unroll
       for (int f = 0; f < kFews; ++f) {
         Slope<T> slopes[kFew];
@@ -154,9 +159,13 @@ struct WholeColumns {
 #pragma unroll
         for (int k = 0; k < kFew; ++k) {
           const int column = f * kFew + k;
-          const double by = sizeof(T) == 8 ? dot_scale<Wide<T>>(m[j][column], c.count) : 1.0;
-          const GradientScale scale = RowDivisor<T>{m[j][column], h[j][column]}.scale(c);
-          slopes[k] = Slope<T>(make_gradient<Wide<T>>(dot(j, column, by), scale));
+          if constexpr (kMakesDivisors) {
+            slopes[k] = all[column];
+          } else {
+            const double by = sizeof(T) == 8 ? dot_scale<Wide<T>>(m[j][column], c.count) : 1.0;
+            const GradientScale scale = RowDivisor<T>{m[j][column], h[j][column]}.scale(c);
+            slopes[k] = Slope<T>(make_gradient<Wide<T>>(dot(j, column, by), scale));
+          }
           at[k] = &slopes[k];
         }
 #pragma unroll
@@ -273,14 +282,44 @@ struct WholeColumns {
     }
   }
 
-  __device__ __forceinline__ Sum dot(int j, int k, double by) const {
+  // Adds the products of a column's elements and their results' gradients to a tally.
+  template <typename Products>
+  __device__ __forceinline__ void multiply(int j, int k, double by, Products& tally) const {
     Pack<T, 1> elements[kSteps], grads[kSteps];
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) {
       elements[u].units[0] = x[j][u][k];
       grads[u].units[0] = g[j][u][k];
     }
-    return sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { tally.template set<kSteps>(grads, elements, by); });
+    tally.template set<kSteps>(grads, elements, by);
+  }
+
+  __device__ __forceinline__ Sum dot(int j, int k, double by) const {
+    return sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { multiply(j, k, by, tally); });
+  }
+
+  // A unit's, with divisors made anew. Where one is not plain, or has a gradient of its own, they are read.
+  __device__ __forceinline__ void find_slopes(int j, int64_t denominator, Slope<T> (&slopes)[kColumns]) const {
+    Least<T> least;
+    note_each<kSteps>(least, x[j]);
+    bool plain = c.grad_denominator == nullptr;
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k) {
+      const auto tallied = tally(j, k);
+      DotTally<T> products;
+      multiply(j, k, 1.0, products);
+      double m;
+      plain &= rounded_divisor(tallied.sum(), c.count, c.eps, m) & tallied.is_exact(least);
+      const Gradient d = make_plain_gradient(products.finite_sum(), m, approximate_reciprocal(m), c.count, c.eps);
+      plain &= is_finite(d.through);
+      slopes[k] = Slope<T>(d);
+    }
+    if (plain || !exists(j)) return;
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k) {
+      const RowDivisor<T> divisor(c, denominator + k * t.denominator_step);
+      slopes[k] = Slope<T>(make_gradient<Wide<T>>(dot(j, k, 1.0), divisor.scale(c)));
+    }
   }
 };
 

@@ -123,8 +123,16 @@ __global__ void __launch_bounds__(kStridedThreads)
   held.finish(c, Place(tile, true), results, sums);
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kMostColumnBlocks = 8;  // as many threads as a T4 takes
+#else
+constexpr int kMostColumnBlocks = 9;
+#endif
+
 template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
-__global__ void __launch_bounds__(kStridedWarps * 32, column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)))
+__global__ void __launch_bounds__(kStridedWarps * 32,
+                                  std::min(column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)),
+                                           kMostColumnBlocks))
     columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kStridedWarps + threadIdx.x / 32;
   await_stream();
