@@ -13,7 +13,7 @@ from l1norm import _C
 KERNELS = ["", "tile", "warp", "resident", "ring", "relay", "strided", "strided_relay", "two_pass"]
 
 # Both sides of the lengths at which a unit, a lane's packs, a block or a cluster change.
-SHORT = [*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513]
+SHORT = [*range(1, 18), 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513]
 LONG = [1023, 1025, 2049, 4095, 4097, 9001, 21_504, 21_509, 46_079, 46_085, 65_535, 69_121, 92_165, 131_071, 184_325,
         300_007, 450_001, 1_300_001]  # fmt: skip
 
@@ -107,6 +107,27 @@ def test_rows_that_are_clamped_or_not_finite(length, dtype, cuda):
     for eps in (0.0, 0.5):
         assert_kernels_give_the_cpu_bits(g, x, cuda, eps=eps)
         assert_kernels_give_the_cpu_bits(g, x, cuda, eps=eps, reduction=2)
+
+
+# Rows that a thread has to itself, and whole columns: their divisors are made anew where they are plain, which most are
+# beside the others here.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", range(1, 18))
+def test_rows_beside_others_that_are_clamped_or_not_finite(length, dtype, cuda):
+    x, g = (make_rows("randn", 1024, length, dtype=dtype, seed=seed) for seed in (9, 10))
+    x[3::64] = 0
+    x[8::64, 0] = torch.inf
+    x[13::64, -1] = torch.nan
+    x[21::64] = torch.finfo(dtype).tiny
+    x[22::64, 0] = torch.finfo(dtype).tiny
+    x[31::64, length // 2] = 0
+    g[40::64, length // 2] = torch.inf
+    g[47::64, 0] = torch.nan
+    g[50::64] = -0.0
+    for eps in (0.0, 0.5):
+        assert_kernels_give_the_cpu_bits(g, x, cuda, eps=eps)
+        columns = [t.view(16, 64, length).transpose(1, 2).contiguous() for t in (g, x)]
+        assert_kernels_give_the_cpu_bits(*columns, cuda, dim=[1], eps=eps)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
