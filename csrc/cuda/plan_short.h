@@ -140,7 +140,9 @@ inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) 
   if (!shape.backward && row_bytes >= 300) {
     plan.threads = kMostTileThreads;
   } else {
-    plan.threads = plan.rows * operands * row_bytes >= 3072 ? 32 : 64;
+    // Of GPUs whose multiprocessors take fewer threads, they take fewer than 32 blocks as well.
+    const bool is_small = plan.rows * operands * row_bytes < 3072 || device.threads_per_multiprocessor < 2048;
+    plan.threads = is_small ? 64 : 32;
   }
   const int64_t block_rows = static_cast<int64_t>(plan.rows) * (plan.threads / 32);
   // 1 KB for barriers and rounding.
