@@ -201,7 +201,8 @@ class Tally<__half> {
     __half ends[2];
     memcpy(ends, &largest_, sizeof ends);
     const float top = widen(__hmax_nan(ends[0], ends[1]));
-    return top - top == 0.0f ? finite_sum() : Sum{static_cast<double>(top), 0.0};
+    const Sum finite = finite_sum();
+    return top - top == 0.0f ? finite : Sum{static_cast<double>(top), 0.0};
   }
 
   // An infinity or NaN reads as 2^16 or more.

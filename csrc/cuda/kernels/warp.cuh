@@ -30,10 +30,18 @@ constexpr int warp_line() {
 template <typename T, bool kBackward, int kPacks>
 constexpr int kThreads = warp_kernel_threads(kBackward, sizeof(T), kPacks);
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kMostBlocks = 16;  // that a T4's multiprocessor takes
+#else
+constexpr int kMostBlocks = 32;
+#endif
+template <typename T, bool kBackward, int kPacks>
+constexpr int kBlocks =
+    std::min(warp_kernel_warps(kBackward, kPacks) * 32 / kThreads<T, kBackward, kPacks>, kMostBlocks);
+
 // kLanes lanes hold a row, kPacks packs a lane. kAlike: as HeldPair has it.
 template <typename T, bool kBackward, int kLanes, int kPacks, bool kAlike>
-__global__ void __launch_bounds__(kThreads<T, kBackward, kPacks>,
-                                  warp_kernel_warps(kBackward, kPacks) * 32 / kThreads<T, kBackward, kPacks>)
+__global__ void __launch_bounds__(kThreads<T, kBackward, kPacks>, kBlocks<T, kBackward, kPacks>)
     kernel(const __grid_constant__ Call c) {
   constexpr int kLine = warp_line<T, kBackward, kLanes>();
   // Of floats, where they end too (127: 0.979, and 0.985; the same is not measured of other types).
