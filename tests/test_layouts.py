@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from exact import assert_exact, assert_same_bits
+from exact import assert_exact, assert_exact_denominator, assert_same_bits
 from samples import DTYPES, make_rows
 
 import l1norm
@@ -182,6 +182,33 @@ def test_columns_have_the_bits_of_rows(shape, dtype, device):
     y_rows, m_rows = l1norm.l1_norm(x.movedim(dim, -1).contiguous(), -1, return_denominator=True)
     assert_same_bits(y.movedim(dim, -1).contiguous(), y_rows)
     assert_same_bits(m.movedim(dim, -1).contiguous(), m_rows)
+
+
+@pytest.mark.parametrize("inner", [16, 48, 80])
+@pytest.mark.parametrize("lines", range(1, 10))
+def test_columns_of_few_elements_whatever_some_hold(lines, inner, device):
+    """A vector of columns at a time."""
+    x = make_rows("randn", 10, lines, inner, device=device)
+    x[1] = 0
+    x[2, 0, 3] = torch.inf
+    x[3, -1, 5] = torch.nan
+    x[4] *= 1e-39
+    x[5] *= 1e38
+    x[6] *= 2.0**-97
+    x[6, 0] *= 2.0**-26  # whose quotients' remainders a float has no room for
+    x[7] *= 2.0 ** torch.arange(-40, 40, 5, device=device).repeat(inner // 16)
+    if lines > 2:  # a mean beside the middle between two floats, for an element that a double's sum has no room for
+        x[9] = 0
+        x[9, :3] = torch.tensor([lines, lines * 2.0**-24, 2.0**-70], device=device).view(3, 1)
+    for eps in (0.0, 0.5):
+        y, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
+        assert_exact(y, x, 1, eps=eps, rounded=True)
+        assert_exact_denominator(m, x, 1, eps=eps)
+        assert lines < 3 or bool((m[9] == 1 + 2.0**-23).all())
+        assert_same_bits(l1norm.l1_norm(x, 1, eps=eps), y)
+        z = x.clone()
+        l1norm.l1_norm_(z, 1, eps=eps)
+        assert_same_bits(z, y)
 
 
 @pytest.mark.parametrize("shape", COLUMNS, ids=str)

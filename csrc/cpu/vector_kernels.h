@@ -162,6 +162,15 @@ struct OfColumns {
 
   static void normalize(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
                         bool streaming) {
+    // In vectors half as long it is slower but for three lines.
+    if constexpr (kByFloats<Type> && kLanes == 8) {
+      if (e.n % kFewAtOnce == 0 && normalize_any_few(x, y, e, sums, count, eps, streaming)) return;
+    }
+    normalize_parts(x, y, e, sums, count, eps, streaming);
+  }
+
+  static void normalize_parts(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
+                              bool streaming) {
     alignas(64) double exact[4][kAtOnce + kLanes];
     alignas(64) float floats[3][kAtOnce + kLanes];
     alignas(64) uint32_t least[kAtOnce + kLanes];
@@ -226,7 +235,96 @@ struct OfColumns {
   }
 
  private:
-  static constexpr int64_t kAtOnce = 64;  // columns whose numbers stay in the first cache with them
+  static constexpr int64_t kAtOnce = 64;             // columns whose numbers stay in the first cache with them
+  static constexpr int64_t kFewAtOnce = 2 * kLanes;  // of few lines: their elements stay in registers
+
+  // False where there are more lines: of 7 and 8 it is no faster.
+  template <int lines = 2>
+  static bool normalize_any_few(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
+                                bool streaming) {
+    if constexpr (lines > 6) {
+      return false;
+    } else {
+      if (e.lines != lines) return normalize_any_few<lines + 1>(x, y, e, sums, count, eps, streaming);
+      normalize_few<lines>(x, y, e, sums, count, eps, streaming);
+      return true;
+    }
+  }
+
+  template <int lines>
+  static void normalize_few(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
+                            bool streaming) {
+    const bool aligned =
+        ((reinterpret_cast<uintptr_t>(y.p) | static_cast<uintptr_t>(y.step | y.group) * sizeof(Element)) & 63) == 0;
+    for (int64_t g = 0; g < e.groups; ++g) {
+      for (int64_t i = 0; i < e.n; i += kFewAtOnce) {
+        const Places<Element> from = group<Element>(x, g).from(i);
+        Element* const to = group<Element>(y, g) + i;
+        const Sums s = sums.from(g * e.n + i);
+        if (e.groups > 1 && (i == 0 || e.n > kAtOnce)) {
+          ask_for_page(lines * (e.n > kAtOnce ? kFewAtOnce : e.n), from.p, to);
+        }
+        if (streaming && aligned ? normalize_few<lines, true>(from, to, y.step, s, count, eps)
+                                 : normalize_few<lines, false>(from, to, y.step, s, count, eps)) {
+          continue;
+        }
+        normalize_parts({from.p, x.step, 0}, {to, y.step, 0}, {1, lines, kFewAtOnce}, s, count, eps, streaming);
+      }
+    }
+  }
+
+  // kFewAtOnce columns of floats. False, and nothing written, where floats do not prove all quotients, or where sums
+  // and divisors need more than a few operations.
+  template <int lines, bool streaming>
+  static L1NORM_INLINE bool normalize_few(const Places<Element>& x, Element* y, int64_t step, Sums sums, Count count,
+                                          double eps) {
+    using Wide = FloatsOf<kFewAtOnce>;
+    using Bits = UIntsOf<kFewAtOnce>;
+    Floats first[2], second[2];
+    UInts small{};
+    bool usable = true;
+    for (int h = 0; h < 2; ++h) {
+      Accumulator a;
+      const UInts least = sum_few<lines>(x.from(h * kLanes), a.hi);
+      store(sums.hi + h * kLanes, a.hi);
+      store(sums.lo + h * kLanes, a.lo);
+      // As in Magnitudes.
+      usable &= !any_above(a.hi, to_doubles(as<Floats>(least + 1u)) * 0x1p29);
+      const Doubles m = a.hi * count.reciprocal;
+      usable &= are_in_range<Type>(m, eps);
+      first[h] = to_floats(m);
+      second[h] = to_floats(m - to_doubles(first[h]));
+      // As store_inverses() has it, of zeros above everything.
+      small |= below(least, as<UInts>((first[h] > 0x1p24f ? first[h] : Floats{} + 0x1p24f) * 0x1p-125f) - 1u);
+    }
+    if (!usable || any(small)) return false;
+    const Wide hi = joined(first[0], first[1]), lo = joined(second[0], second[1]), reciprocal = 1.0f / hi;
+    Wide results[lines];
+    Bits unproven{};
+    for (int l = 0; l < lines; ++l) {
+      const Wide v = load<Wide>(x.at(l)), q = v * reciprocal;
+      const Wide correction = fused(q, lo, fused(q, hi, -v)) * reciprocal;
+      results[l] = fused(correction, Wide{} - (1.0f + 0x1p-18f), q);
+      unproven |= as<Bits>(results[l]) ^ as<Bits>(fused(correction, Wide{} - (1.0f - 0x1p-18f), q));
+    }
+    if (any(unproven)) return false;
+    for (int l = 0; l < lines; ++l) store<streaming>(y + l * step, results[l]);
+    return true;
+  }
+
+  // The sums of kLanes columns, and the least of each, less one: zeros rank above everything.
+  template <int lines>
+  static L1NORM_INLINE UInts sum_few(const Places<Element>& x, Doubles& sums) {
+    Doubles terms[lines];
+    UInts least{};
+    for (int l = 0; l < lines; ++l) {
+      const UInts size = as<UInts>(load<Floats>(x.at(l))) & 0x7fffffffu, less = size - 1u;
+      terms[l] = to_doubles(as<Floats>(size));
+      least = l == 0 ? less : (less < least ? less : least);
+    }
+    sums = add_tree<lines>(terms);
+    return least;
+  }
 
   template <typename Operation, typename... Inputs>
   static L1NORM_INLINE void run(const Operation& operation, Element* y, int64_t step, int64_t lines, int64_t n,

@@ -180,6 +180,20 @@ L1NORM_INLINE UShortsOf<lanes> narrowed(UIntsOf<lanes> v) {
   return __builtin_convertvector(v, UShortsOf<lanes>);
 }
 
+L1NORM_INLINE FloatsOf<2 * kLanes> joined(Floats lower, Floats upper) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  const __m512d wide = _mm512_castpd256_pd512(as<__m256d>(lower));
+  return as<FloatsOf<2 * kLanes>>(_mm512_maskz_insertf64x4(0xff, wide, as<__m256d>(upper), 1));
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  return as<FloatsOf<2 * kLanes>>(
+      _mm256_insertf128_ps(_mm256_castps128_ps256(as<__m128>(lower)), as<__m128>(upper), 1));
+#else
+  FloatsOf<2 * kLanes> wide;
+  for (int i = 0; i < kLanes; ++i) wide[i] = lower[i], wide[kLanes + i] = upper[i];
+  return wide;
+#endif
+}
+
 // Rounded to odd: what is then rounded to a half type is d rounded once.
 L1NORM_INLINE Floats to_odd_floats(Doubles d) {
   const Floats nearest = to_floats(d);
