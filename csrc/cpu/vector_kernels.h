@@ -284,46 +284,27 @@ struct OfColumns {
     UInts small{};
     bool usable = true;
     for (int h = 0; h < 2; ++h) {
-      Accumulator a;
-      const UInts least = sum_few<lines>(x.from(h * kLanes), a.hi);
-      store(sums.hi + h * kLanes, a.hi);
-      store(sums.lo + h * kLanes, a.lo);
-      // As in Magnitudes.
-      usable &= !any_above(a.hi, to_doubles(as<Floats>(least + 1u)) * 0x1p29);
-      const Doubles m = a.hi * count.reciprocal;
+      UInts least{};
+      const Doubles sum = Magnitudes<Type>::template sum_group<lines>(x.from(h * kLanes), least);
+      store(sums.hi + h * kLanes, sum);
+      store(sums.lo + h * kLanes, Doubles{});
+      usable &= !Magnitudes<Type>::may_lose(sum, least);
+      const Doubles m = sum * count.reciprocal;
       usable &= are_in_range<Type>(m, eps);
       first[h] = to_floats(m);
       second[h] = to_floats(m - to_doubles(first[h]));
-      // As store_inverses() has it, of zeros above everything.
-      small |= below(least, as<UInts>((first[h] > 0x1p24f ? first[h] : Floats{} + 0x1p24f) * 0x1p-125f) - 1u);
+      small |= below(least, least_of_floats(first[h]) - 1u);
     }
     if (!usable || any(small)) return false;
     const Wide hi = joined(first[0], first[1]), lo = joined(second[0], second[1]), reciprocal = 1.0f / hi;
     Wide results[lines];
     Bits unproven{};
     for (int l = 0; l < lines; ++l) {
-      const Wide v = load<Wide>(x.at(l)), q = v * reciprocal;
-      const Wide correction = fused(q, lo, fused(q, hi, -v)) * reciprocal;
-      results[l] = fused(correction, Wide{} - (1.0f + 0x1p-18f), q);
-      unproven |= as<Bits>(results[l]) ^ as<Bits>(fused(correction, Wide{} - (1.0f - 0x1p-18f), q));
+      results[l] = quotient_of_floats(load<Wide>(x.at(l)), reciprocal, hi, lo, unproven);
     }
     if (any(unproven)) return false;
     for (int l = 0; l < lines; ++l) store<streaming>(y + l * step, results[l]);
     return true;
-  }
-
-  // The sums of kLanes columns, and the least of each, less one: zeros rank above everything.
-  template <int lines>
-  static L1NORM_INLINE UInts sum_few(const Places<Element>& x, Doubles& sums) {
-    Doubles terms[lines];
-    UInts least{};
-    for (int l = 0; l < lines; ++l) {
-      const UInts size = as<UInts>(load<Floats>(x.at(l))) & 0x7fffffffu, less = size - 1u;
-      terms[l] = to_doubles(as<Floats>(size));
-      least = l == 0 ? less : (less < least ? less : least);
-    }
-    sums = add_tree<lines>(terms);
-    return least;
   }
 
   template <typename Operation, typename... Inputs>

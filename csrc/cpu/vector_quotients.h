@@ -114,6 +114,25 @@ struct SummedColumns : Divisors {
   }
 };
 
+// v by first + second. One Newton step from v times an approximate reciprocal. Near a rounding boundary the correction
+// is at least 2^-25 of the quotient and within 2^-20 of the exact one, so scaling it by 1 +- 2^-18 brackets the
+// quotient.
+template <typename Vector, typename Bits>
+L1NORM_INLINE Vector quotient_of_floats(Vector v, Vector reciprocal, Vector first, Vector second, Bits& unproven) {
+  const Vector q = v * reciprocal;
+  // Of this sign, so that a zero keeps its own.
+  const Vector excess = fused(q, second, fused(q, first, -v));
+  const Vector correction = excess * reciprocal;
+  const Vector y = fused(correction, Vector{} - (1.0f + 0x1p-18f), q);
+  unproven |= as<Bits>(y) ^ as<Bits>(fused(correction, Vector{} - (1.0f - 0x1p-18f), q));
+  return y;
+}
+
+// The bits of the least element that those divide: from it on remainders lose nothing and quotients are normal.
+L1NORM_INLINE UInts least_of_floats(Floats first) {
+  return as<UInts>((first > 0x1p24f ? first : Floats{} + 0x1p24f) * 0x1p-125f);
+}
+
 // By RowDivisor, ColumnDivisors or SummedColumns.
 template <typename Type, typename Divisor>
 struct Quotients {
@@ -158,8 +177,6 @@ struct Quotients {
   }
 
  private:
-  // One Newton step from x times an approximate reciprocal. Near a rounding boundary the correction is at least 2^-25
-  // of the quotient and within 2^-20 of the exact one, so scaling it by 1 +- 2^-18 brackets the quotient.
   template <int vectors>
   L1NORM_INLINE bool block_of_floats(int64_t i, const float* x, Result<vectors>* y) const {
     constexpr int kStep = kWidth<vectors>;
@@ -168,14 +185,9 @@ struct Quotients {
     Bits unproven = {};
     for (int k = 0; k < vectors * kLanes / kStep; ++k) {
       const int64_t at = i + k * kStep;
-      const Vector v = load<Vector>(x + k * kStep), reciprocal = numbers<Vector>(divisor.reciprocal, at);
-      const Vector q = v * reciprocal;
-      // Of this sign, so that a zero keeps its own.
-      const Vector excess =
-          fused(q, numbers<Vector>(divisor.second, at), fused(q, numbers<Vector>(divisor.first, at), -v));
-      const Vector correction = excess * reciprocal;
-      y[k] = fused(correction, Vector{} - (1.0f + 0x1p-18f), q);
-      unproven |= as<Bits>(y[k]) ^ as<Bits>(fused(correction, Vector{} - (1.0f - 0x1p-18f), q));
+      const Vector v = load<Vector>(x + k * kStep);
+      y[k] = quotient_of_floats(v, numbers<Vector>(divisor.reciprocal, at), numbers<Vector>(divisor.first, at),
+                                numbers<Vector>(divisor.second, at), unproven);
       // Zeros rank above everything: their quotients are exact.
       unproven |= below(2u * as<Bits>(v) - 1u, numbers<Bits>(divisor.least, at));
     }
@@ -253,9 +265,7 @@ L1NORM_INLINE void store_inverses(Doubles hi, int64_t i, const Divisors& to) {
     store(to.first + i, first);
     store(to.second + i, to_floats(hi - to_doubles(first)));
     store(to.reciprocal + i, 1.0f / first);
-    // From it on remainders lose nothing and quotients are normal.
-    const Floats least = (first > 0x1p24f ? first : Floats{} + 0x1p24f) * 0x1p-125f;
-    store(to.least + i, 2u * as<UInts>(least) - 1u);
+    store(to.least + i, 2u * least_of_floats(first) - 1u);
   } else {
     const Doubles inverse = 1.0 / hi;
     store(to.inverse + i, inverse);

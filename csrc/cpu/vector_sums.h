@@ -98,23 +98,31 @@ struct Magnitudes {
 
   L1NORM_INLINE void add_error(Accumulator&, int64_t, Doubles, const Element*) const {}
 
-  template <int count, bool first>
-  L1NORM_INLINE void add_group(Accumulator& a, int64_t, Places<Element> in) const {
+  // Of `count` vectors, and the least of each column, less one: zeros rank above everything.
+  template <int count>
+  static L1NORM_INLINE Doubles sum_group(Places<Element> in, UInts& least) {
     Doubles terms[count];
-    UInts least{};
     for (int k = 0; k < count; ++k) {
       const UInts x = bits(in.at(k));
       terms[k] = to_doubles(as<Floats>(x));
-      // Zeros rank above everything.
       const UInts less = x - 1u;
       least = k == 0 ? less : (less < least ? less : least);
     }
-    const Doubles sum = add_tree<count>(terms);
-    // All terms are multiples of the least one's last place, 2^-23 or 2^-7 of its power of two: sums of up to 53 bits
-    // more lose nothing. Float16 has no more.
-    constexpr bool kMayLose = !std::is_same_v<Type, HalfType>;
+    return add_tree<count>(terms);
+  }
+
+  // Whether that sum may have lost bits. All terms are multiples of the least one's last place, 2^-23 or 2^-7 of its
+  // power of two: sums of up to 53 bits more lose nothing. Float16 has no more.
+  static L1NORM_INLINE bool may_lose(Doubles sum, UInts least) {
     constexpr double kReach = std::is_same_v<Type, BFloat16Type> ? 0x1p45 : 0x1p29;
-    if (kMayLose && __builtin_expect(any_above(sum, to_doubles(as<Floats>(least + 1u)) * kReach), false)) {
+    return !std::is_same_v<Type, HalfType> && any_above(sum, to_doubles(as<Floats>(least + 1u)) * kReach);
+  }
+
+  template <int count, bool first>
+  L1NORM_INLINE void add_group(Accumulator& a, int64_t, Places<Element> in) const {
+    UInts least{};
+    const Doubles sum = sum_group<count>(in, least);
+    if (__builtin_expect(may_lose(sum, least), false)) {
       for (int k = 0; k < count; ++k) a.add(of(0, in.at(k)));
     } else if (first) {
       a.hi = sum;

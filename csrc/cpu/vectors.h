@@ -184,9 +184,6 @@ L1NORM_INLINE FloatsOf<2 * kLanes> joined(Floats lower, Floats upper) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
   const __m512d wide = _mm512_castpd256_pd512(as<__m256d>(lower));
   return as<FloatsOf<2 * kLanes>>(_mm512_maskz_insertf64x4(0xff, wide, as<__m256d>(upper), 1));
-#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
-  return as<FloatsOf<2 * kLanes>>(
-      _mm256_insertf128_ps(_mm256_castps128_ps256(as<__m128>(lower)), as<__m128>(upper), 1));
 #else
   FloatsOf<2 * kLanes> wide;
   for (int i = 0; i < kLanes; ++i) wide[i] = lower[i], wide[kLanes + i] = upper[i];
