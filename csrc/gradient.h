@@ -67,12 +67,12 @@ L1NORM_HD Gradient make_gradient(Sum dot, const GradientScale& s) {
   constexpr bool kDoubles = sizeof(Value) == sizeof(double);
   Gradient d{s.inverse, s.inverse_low, 0.0, 0.0, s.m, s.lone};
   if (kDoubles && s.clamped) return d;
-  // mean + mean_low = sum(g * y) / n. In a row of one element that is exactly g or -g, so that through cancels g / m.
+  // mean + mean_low = sum(g * y) / n. In a row of one element mean is exactly g or -g, so that through cancels
+  // g / m; a low part would be what `rest` was rounded by.
   const double plain = dot.hi * s.reciprocal;
   const double left = fma(-plain, s.total_low, fma(-plain, s.total, dot.hi)) + dot.lo;
-  // Of doubles the low part counts: it must be 0 there.
   const double rest = finite_or_zero(kDoubles ? left / s.total : left * s.reciprocal);
-  const double mean = plain + rest, mean_low = finite_or_zero(rest - (mean - plain));
+  const double mean = plain + rest, mean_low = s.lone ? 0.0 : finite_or_zero(rest - (mean - plain));
   // The inverse of a float is a finite double.
   const double by_mean = !kDoubles || is_finite(s.inverse) ? mean * s.inverse : mean / s.m;
   const double by_mean_low = fma(mean, s.inverse_low, fma(mean, s.inverse, -by_mean)) + mean_low * s.inverse;
