@@ -13,7 +13,7 @@ from l1norm import _C
 KERNELS = ["", "tile", "warp", "resident", "ring", "relay", "strided", "strided_relay", "two_pass"]
 
 # Both sides of the lengths at which a unit, a lane's packs, a block or a cluster change.
-SHORT = [*range(1, 18), 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513]
+SHORT = [*range(1, 22), 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513]
 LONG = [1023, 1025, 2049, 4095, 4097, 9001, 21_504, 21_509, 46_079, 46_085, 65_535, 69_121, 92_165, 131_071, 184_325,
         300_007, 450_001, 1_300_001]  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_rows_that_are_clamped_or_not_finite(length, dtype, cuda):
 # Rows that a thread has to itself, and whole columns: their divisors are made anew where they are plain, which most are
 # beside the others here.
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", range(1, 18))
+@pytest.mark.parametrize("length", range(1, 22))
 def test_rows_beside_others_that_are_clamped_or_not_finite(length, dtype, cuda):
     x, g = (make_rows("randn", 1024, length, dtype=dtype, seed=seed) for seed in (9, 10))
     x[3::64] = 0

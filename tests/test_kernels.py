@@ -19,7 +19,7 @@ MANY = 3001
 
 # Both sides of the lengths at which a pack, a lane's packs or a tile change; then some of blocks and clusters, and of
 # rows that are split. The plan's own borders are in packs: below.
-SHORT = [*range(1, 18), 31, 32, 33, 63, 64, 65, 127, 128, 129, 175, 176, 255, 256, 257,
+SHORT = [*range(1, 22), 31, 32, 33, 63, 64, 65, 127, 128, 129, 175, 176, 255, 256, 257,
          511, 512, 513]  # fmt: skip
 MIDDLE = [1023, 1024, 1025, 2047, 2049, 4095, 4097, 9001]
 LONG = [16_383, 24_600, 40_001, 65_535, 65_536, 100_003, 131_071, 140_001, 200_003, 262_143, 300_007, 320_007, 450_001,

@@ -114,7 +114,7 @@ def borders(name: str, rows: int, dtype: torch.dtype, whole: bool) -> list[str]:
 # packs a thread, blocks a row.
 BORDERS = {
     (2, True): [
-        "32: tile 128 x 32", "64: tile 64 x 32", "96: tile 32 x 32", "320: tile 32 x 128", "480: warp 4 x 8",
+        "32: tile 128 x 32", "64: tile 64 x 32", "128: tile 32 x 32", "320: tile 32 x 128", "480: warp 4 x 8",
         "544: warp 4 x 10", "672: warp 8 x 6", "800: warp 8 x 7", "928: warp 8 x 8", "1056: warp 8 x 10",
         "1312: warp 8 x 12", "1504: warp 16 x 6", "1568: warp 16 x 7", "1824: warp 16 x 8", "2080: warp 16 x 10",
         "2592: warp 16 x 12", "2976: warp 32 x 6", "3104: warp 32 x 7", "3616: warp 32 x 8", "4128: warp 32 x 10",
@@ -123,8 +123,8 @@ BORDERS = {
     (2, False): [
         "2: tile 2048 x 32", "4: tile 1024 x 32", "6: tile 672 x 32", "8: tile 512 x 32", "10: tile 384 x 32",
         "12: tile 320 x 32", "14: tile 288 x 32", "16: tile 256 x 32", "18: tile 224 x 32", "20: tile 192 x 32",
-        "22: tile 160 x 32", "26: tile 128 x 32", "34: tile 96 x 32", "44: tile 64 x 64", "48: tile 64 x 32",
-        "66: tile 32 x 64", "98: tile 32 x 32", "300: tile 32 x 128", "598: warp 8 x 6", "784: warp 8 x 7",
+        "22: tile 160 x 32", "26: tile 128 x 32", "34: tile 96 x 32", "42: tile 128 x 32", "46: tile 96 x 32",
+        "66: tile 64 x 32", "104: tile 32 x 32", "300: tile 32 x 128", "598: warp 8 x 6", "784: warp 8 x 7",
         "912: warp 8 x 8", "1040: warp 8 x 10", "1296: warp 8 x 12", "1488: warp 16 x 6", "1552: warp 16 x 7",
         "1808: warp 16 x 8", "2064: warp 16 x 10", "2576: warp 16 x 12", "2960: warp 32 x 6", "3088: warp 32 x 7",
         "3600: warp 32 x 8", "4112: warp 32 x 10", "5136: warp 32 x 16",
@@ -138,7 +138,7 @@ BORDERS = {
     (4, False): [
         "4: tile 1024 x 32", "8: tile 512 x 32", "12: tile 320 x 32", "16: tile 256 x 32", "20: tile 192 x 32",
         "24: tile 160 x 32", "28: tile 128 x 32", "36: tile 96 x 32", "44: tile 64 x 64", "48: tile 64 x 32",
-        "68: tile 32 x 64", "100: tile 32 x 32", "300: tile 32 x 128", "304: tile 64 x 128", "308: tile 32 x 128",
+        "72: tile 32 x 64", "100: tile 32 x 32", "300: tile 32 x 128", "304: tile 64 x 128", "308: tile 32 x 128",
         "312: tile 64 x 128", "316: tile 32 x 128", "328: tile 64 x 128", "332: tile 32 x 128", "336: tile 64 x 128",
         "340: tile 32 x 128", "344: tile 64 x 128", "348: tile 32 x 128", "360: tile 64 x 128", "364: tile 32 x 128",
         "368: tile 64 x 128", "372: warp 8 x 3", "420: tile 32 x 128", "424: tile 64 x 128", "428: tile 32 x 128",
@@ -148,17 +148,18 @@ BORDERS = {
         "3076: warp 32 x 7", "3600: warp 32 x 16",
     ],
     (8, True): [
-        "32: tile 64 x 64", "64: tile 32 x 64", "96: tile 32 x 32", "224: warp 4 x 4", "256: warp 4 x 5",
-        "320: warp 4 x 6", "384: warp 4 x 7", "448: warp 8 x 4", "512: warp 8 x 5", "640: warp 8 x 6",
-        "768: warp 8 x 7", "896: warp 16 x 4", "1024: warp 16 x 5", "1280: warp 16 x 6", "1536: warp 16 x 7",
-        "1792: warp 32 x 4", "2048: warp 32 x 5", "2560: warp 32 x 6", "3072: warp 32 x 7", "3616: warp 32 x 16",
+        "32: tile 64 x 64", "64: tile 32 x 64", "96: tile 64 x 32", "128: tile 32 x 32", "224: warp 4 x 4",
+        "256: warp 4 x 5", "320: warp 4 x 6", "384: warp 4 x 7", "448: warp 8 x 4", "512: warp 8 x 5",
+        "640: warp 8 x 6", "768: warp 8 x 7", "896: warp 16 x 4", "1024: warp 16 x 5", "1280: warp 16 x 6",
+        "1536: warp 16 x 7", "1792: warp 32 x 4", "2048: warp 32 x 5", "2560: warp 32 x 6", "3072: warp 32 x 7",
+        "3616: warp 32 x 16",
     ],
     (8, False): [
         "8: tile 256 x 64", "16: tile 128 x 64", "24: tile 96 x 64", "40: tile 64 x 64", "48: tile 64 x 32",
-        "72: tile 32 x 64", "104: tile 32 x 32", "304: tile 64 x 128", "456: warp 8 x 4", "520: warp 8 x 5",
-        "648: warp 8 x 6", "776: warp 8 x 7", "904: warp 16 x 4", "1032: warp 16 x 5", "1288: warp 16 x 6",
-        "1544: warp 16 x 7", "1800: warp 32 x 4", "2056: warp 32 x 5", "2568: warp 32 x 6", "3080: warp 32 x 7",
-        "3600: warp 32 x 16",
+        "72: tile 32 x 64", "80: tile 64 x 32", "88: tile 32 x 64", "104: tile 32 x 32", "304: tile 64 x 128",
+        "456: warp 8 x 4", "520: warp 8 x 5", "648: warp 8 x 6", "776: warp 8 x 7", "904: warp 16 x 4",
+        "1032: warp 16 x 5", "1288: warp 16 x 6", "1544: warp 16 x 7", "1800: warp 32 x 4", "2056: warp 32 x 5",
+        "2568: warp 32 x 6", "3080: warp 32 x 7", "3600: warp 32 x 16",
     ],
 }  # fmt: skip
 

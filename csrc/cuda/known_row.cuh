@@ -9,7 +9,7 @@ namespace l1norm::cuda::tile_kernel {
 
 // Lengths that kernels are compiled for: up to this one.
 template <typename T>
-constexpr int kKnownLengths = sizeof(T) == 8 ? 8 : 16;
+constexpr int kKnownLengths = longest_known_row(sizeof(T));
 
 // How many a thread takes at a time. The arithmetic of the shortest halves takes longer than memory, and that of one
 // row waits for itself: 2 bfloat16 run at 0.86 in twos and at 0.79 one by one, but 7 at 0.92 and 0.94.

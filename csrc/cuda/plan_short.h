@@ -23,6 +23,9 @@ constexpr int warp_kernel_threads(bool backward, int64_t element_size, int packs
 constexpr int kMostTileThreads = 128;
 constexpr int kMostTileBytes = 32 << 10;
 
+// Up to that length, tiles' rows stay in registers that kernels are compiled for.
+constexpr int longest_known_row(int64_t element_size) { return element_size == 2 ? 20 : element_size == 4 ? 16 : 8; }
+
 // The tile kernel: a warp takes that many rows at a time.
 struct TilePlan {
   int rows;
@@ -124,10 +127,19 @@ inline bool plan_tile(const Shape& shape, const Device& device, TilePlan& plan) 
   const int64_t row_bytes = shape.row_bytes();
   const int operands = shape.backward ? 2 : 1;
   if (!shape.held || !shape.dense || row_bytes == 0 || 32 * operands * row_bytes > kMostTileBytes) return false;
-  // A few rows a lane where they are tiny, so that there is enough to copy at a time: up to 4 KB, and 2 KB or more of
-  // float64, whose rows take longest to sum (5 float64: 0.93 with 1280 bytes, 0.99 with 2560, 0.98 with 5120).
-  const int64_t a_lane = element_size(shape.dtype) == 8 ? ceil_div(2048, 32 * row_bytes) : 4096 / (32 * row_bytes);
-  plan.rows = 32 * static_cast<int>(std::max<int64_t>(a_lane, 1));
+  const int64_t size = element_size(shape.dtype), a_row_each = 32 * row_bytes;
+  // A few rows a lane where they are short, so that there is enough to copy at a time: up to 4 KB, and 2200 bytes or
+  // more (17 float32: 0.97 with 2176, 0.99 with 4352). Of float64, whose rows take longest to sum, 2 KB or more (5:
+  // 0.93 with 1280 bytes, 0.99 with 2560, 0.98 with 5120).
+  int64_t a_lane = size == 8 ? ceil_div(2048, a_row_each) : std::max(4096 / a_row_each, ceil_div(2200, a_row_each));
+  // What is not in registers takes longer: of halves about 5 KB have to be on their way (33: 0.85 with 2112 bytes, 0.99
+  // with 4224; 27: 0.95 with 3456, 0.995 with 5184; 57: 0.995 with 3648, 0.975 with 7296), of float64 in whole packs
+  // more than 3 KB (10: 0.93 with 2560, 0.99 with 5120).
+  if (!shape.backward && shape.length > longest_known_row(size)) {
+    if (size == 2) a_lane = std::max<int64_t>((4990 + a_row_each / 2) / a_row_each, 1);
+    if (size == 8 && row_bytes % kPackBytes == 0) a_lane = ceil_div(3100, a_row_each);
+  }
+  plan.rows = 32 * static_cast<int>(a_lane);
   // Two rows a lane, while two blocks of them have room: 1 to 2% more of 4 GiB of 76 to 108 float32, 0.7% less of 0.5
   // GiB. Not of rows of 4-byte words, whose banks are slower then (75: 0.948, and 0.964), nor of halves.
   if (!shape.backward && !shape.is_half() && row_bytes % 8 == 0 && row_bytes >= 300 &&
