@@ -119,7 +119,8 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
     case Kernel::kRelay:
       d["chunks"] = p.relay.chunks;
       d["ahead"] = p.relay.ahead;
-      d["turns_back"] = p.relay.turns_back;
+      d["kept"] = p.relay.kept;
+      d["turns_back"] = p.relay.turns_back();
       break;
     case Kernel::kStrided:
       d["lanes"] = p.strided.lanes;

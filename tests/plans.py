@@ -144,12 +144,14 @@ def check_ring(plan: dict, length: int, size: int, device: dict, operands: int =
 
 def check_relay(plan: dict, length: int, size: int, device: dict) -> None:
     assert plan["chunks"] == max(ceil_div(length * size // 16, 512 * 16), 1)
-    check_ahead(plan, length * size, device)
+    check_ahead(plan, size, device)
 
 
-def check_ahead(plan: dict, row_bytes: int, device: dict) -> None:
-    """row_bytes: of all that is read of a row."""
-    assert plan["turns_back"] == (row_bytes > device["l2_bytes"] * 2 // 5)
+def check_ahead(plan: dict, size: int, device: dict) -> None:
+    end = device["l2_bytes"] // 4 // (128 << 10)
+    whole = device["l2_bytes"] * 7 // 20 // (128 << 10) if size == 8 else end
+    assert plan["kept"] == (plan["chunks"] if plan["chunks"] <= whole else end)
+    assert plan["turns_back"] == (plan["kept"] < plan["chunks"])
     # What is summed ahead stays in the cache, unless a row alone does not.
     a_row = plan["chunks"] + 1
     assert plan["turns_back"] or plan["ahead"] == a_row or plan["ahead"] * (128 << 10) <= device["l2_bytes"] // 3

@@ -56,6 +56,15 @@ def test_every_kernel_gives_the_cpu_bits(length, dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("of_cache", [0.3, 0.6])
+def test_rows_beyond_what_the_device_holds(of_cache, dtype, cuda):
+    """of_cache: both operands of a row."""
+    length = int(of_cache * torch.cuda.get_device_properties(cuda).L2_cache_size) // (2 * dtype.itemsize)
+    x, g = (make_rows("randn", 3, length, dtype=dtype, seed=seed) for seed in (1, 2))
+    assert_kernels_give_the_cpu_bits(g, x, cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("packs", EDGES)
 def test_every_kernel_at_the_borders_of_the_plan(packs, dtype, cuda):
     a_pack = 16 // dtype.itemsize

@@ -93,9 +93,12 @@ def test_every_kernel_on_rows_that_fill_no_tile(rows, dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_beyond_what_the_device_holds(dtype, cuda):
-    """100 MB, read twice: 'relay' divides from the end, where a GPU's cache is up to 250 MB."""
-    assert_kernels_give_the_cpu_bits(make_rows("randn", 1, 100_000_000 // dtype.itemsize + 5, dtype=dtype), cuda)
+@pytest.mark.parametrize(("rows", "of_cache"), [(3, 0.3), (3, 0.6), (1, 1.6)])
+def test_rows_beyond_what_the_device_holds(rows, of_cache, dtype, cuda):
+    """Read twice: 'relay' divides from the end, of which the cache is asked to keep more or less."""
+    cache = torch.cuda.get_device_properties(cuda).L2_cache_size
+    length = int(of_cache * cache) // dtype.itemsize + 5
+    assert_kernels_give_the_cpu_bits(make_rows("randn", rows, length, dtype=dtype), cuda)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

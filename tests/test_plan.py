@@ -283,7 +283,7 @@ def test_bfloat16_has_the_plans_of_float16():
 
 
 IN_TWO_BLOCKS = {"kernel": "resident", "threads": 512, "packs": 16, "shared_packs": 0, "cluster": 2}
-IN_CHUNKS = {"kernel": "relay", "chunks": 2, "turns_back": False}
+IN_CHUNKS = {"kernel": "relay", "chunks": 2, "kept": 2, "turns_back": False}
 HEADLINE = {
     "T4": {**IN_CHUNKS, "ahead": 10},
     "A100": {"kernel": "resident", "threads": 384, "packs": 20, "shared_packs": 23, "cluster": 1},

@@ -38,7 +38,10 @@ struct SplitPlan {
 struct RelayPlan {
   int chunks;
   int ahead;
-  bool turns_back;  // divides a row from its end
+  int kept;  // chunks at a row's end that the cache is asked to keep
+
+  // Divides a row from its end.
+  bool turns_back() const { return kept < chunks; }
 };
 
 // The two-pass kernel: one block a row at a time, resident blocks walk the rows.
@@ -91,18 +94,21 @@ inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan
 // Rows in chunks. What comes between a chunk's sum and its division stays in the L2 cache: with more of it reads miss,
 // with less blocks wait, and what is best on an H200 is three quarters of the chunks that run at a time and half of a
 // row's (3 * 2^20 float32: 0.81, with whole rows 0.70; 2^20: 0.86, with a chunk in eight less 0.85, with one in four
-// more 0.83). Of rows longer than two fifths of the cache only the end is still there (2^23 float32: 0.72, and 0.66
-// from the front).
+// more 0.83). Of longer rows the cache keeps the end, a quarter of its bytes (2^23 float32: 0.74, and 0.72 where it is
+// asked for all of it; 6000001: 0.73, and 0.69 all of it and from the front). Rows of float64 are long from a third of
+// the cache on (2400001: 0.74 as a short one, 0.71 as a long one; 3000001: 0.69, 0.695).
 inline bool plan_relay(const Shape& shape, const Device& device, RelayPlan& plan) {
   if (!shape.held || shape.rows == 0 || (shape.backward && !shape.aligned)) return false;
   const int64_t chunks = std::max<int64_t>(ceil_div(shape.packs(), kRelayThreads * relay_packs(shape.backward)), 1);
   if (shape.rows > INT32_MAX / (2 * (chunks + 1))) return false;
-  const int64_t row_bytes = shape.row_bytes() * (shape.backward ? 2 : 1);  // that are read
   const int64_t slots = chunks + 1, running = device.multiprocessors;
   const int64_t cached = device.l2_bytes / 3 / kRelayChunkBytes;
-  const bool turns_back = row_bytes > device.l2_bytes * 2 / 5;
-  const int64_t ahead = turns_back ? slots + running / 2 : std::min(running * 3 / 4 + slots / 2, cached);
-  plan = {static_cast<int>(chunks), static_cast<int>(std::clamp(ahead, slots, shape.rows * slots)), turns_back};
+  plan.chunks = static_cast<int>(chunks);
+  const int64_t end = device.l2_bytes / 4 / kRelayChunkBytes;
+  const int64_t whole = element_size(shape.dtype) == 8 ? device.l2_bytes * 7 / 20 / kRelayChunkBytes : end;
+  plan.kept = static_cast<int>(chunks <= whole ? chunks : end);
+  const int64_t ahead = plan.turns_back() ? slots + running / 2 : std::min(running * 3 / 4 + slots / 2, cached);
+  plan.ahead = static_cast<int>(std::clamp(ahead, slots, shape.rows * slots));
   return true;
 }
 

@@ -71,9 +71,9 @@ __device__ __forceinline__ Sum await(const double2* slot) {
   return sum;
 }
 
-// Adds every step-th slot's sum, from the first on, below end.
+// Adds every step-th slot's sum, from the first on, below end; kBatch: reads on their way.
+template <int kBatch = 8>
 __device__ __forceinline__ Sum await_all(const double2* slots, int64_t first, int64_t end, int64_t step) {
-  constexpr int kBatch = 8;  // reads on their way
   Sum total;
 #pragma unroll 1
   for (int64_t at = first; at < end; at += kBatch * step) {
