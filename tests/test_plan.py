@@ -121,8 +121,8 @@ BORDERS = {
         "5152: warp 32 x 16",
     ],
     (2, False): [
-        "2: tile 2048 x 32", "4: tile 1024 x 32", "6: tile 672 x 32", "8: tile 512 x 32", "10: tile 384 x 32",
-        "12: tile 320 x 32", "14: tile 288 x 32", "16: tile 256 x 32", "18: tile 224 x 32", "20: tile 192 x 32",
+        "2: tile 2048 x 32", "4: tile 1024 x 32", "6: tile 640 x 32", "8: tile 512 x 32", "10: tile 384 x 32",
+        "12: tile 320 x 32", "14: tile 256 x 32", "18: tile 224 x 32", "20: tile 192 x 32",
         "22: tile 160 x 32", "26: tile 128 x 32", "34: tile 96 x 32", "42: tile 128 x 32", "46: tile 96 x 32",
         "66: tile 64 x 32", "104: tile 32 x 32", "300: tile 32 x 128", "598: warp 8 x 6", "784: warp 8 x 7",
         "912: warp 8 x 8", "1040: warp 8 x 10", "1296: warp 8 x 12", "1488: warp 16 x 6", "1552: warp 16 x 7",

@@ -129,6 +129,13 @@ class Tally {
     total_ = {magnitudes<kPacks>(packs), 0.0};
   }
 
+  // finite_sum() of so many elements from `first` on.
+  template <int kElements, int N>
+  static __device__ __forceinline__ Sum finite_sum_of(const Pack<T, N>* packs, int first) {
+    const auto term = [&](int k) { return Magnitude::at(packs, k); };
+    return Magnitude::unscaled({add_tree<kElements>(term, first), 0.0});
+  }
+
   __device__ __forceinline__ bool is_exact(const Least<T>& least) const { return most_ < least.exact_below(); }
   __device__ __forceinline__ Sum sum() const { return Magnitude::unscaled(total_); }
 
@@ -192,6 +199,12 @@ class Tally<__half> {
   template <int kPacks, int N>
   __device__ __forceinline__ void set(const Pack<__half, N>* packs) {
     total_ = {magnitudes<kPacks>(packs), 0.0};
+  }
+
+  template <int kElements, int N>
+  static __device__ __forceinline__ Sum finite_sum_of(const Pack<__half, N>* packs, int first) {
+    const auto term = [&](int k) { return HalfPlaced::at(packs, k); };
+    return HalfPlaced::unscaled({add_tree<kElements>(term, first), 0.0});
   }
 
   __device__ __forceinline__ bool is_exact(const Least<__half>&) const { return true; }

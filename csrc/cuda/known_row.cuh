@@ -148,6 +148,68 @@ __device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, 
   }
 }
 
+// kRows rows of halves that follow each other, as normalize_known() does one, where nobody asks for divisors: those
+// would have to be exact.
+template <typename T, int kLength, int kRows>
+__device__ __forceinline__ void normalize_neighbours(T* rows, const Call& c) {
+  constexpr int kWords = kRows * kLength / 2, kUnit = kWords % 4 == 0 ? 8 : kWords % 2 == 0 ? 4 : 2;
+  using Unit = Pack<T, kUnit>;
+  constexpr auto words_of = [](int row) {
+    const int first = row * kLength / 2, last = ((row + 1) * kLength - 1) / 2;
+    return (2u << last) - (1u << first);
+  };
+  Unit* const place = reinterpret_cast<Unit*>(rows);
+  Unit units[2 * kWords / kUnit];
+#pragma unroll
+  for (int k = 0; k < 2 * kWords / kUnit; ++k) units[k] = place[k];
+  Sum totals[kRows];
+  Quotient<T> quotients[kRows];
+  uint32_t unproven = 0;  // words; all of a row that is not plain
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    totals[i] = Tally<T>::template finite_sum_of<kLength>(units, i * kLength);
+    quotients[i] = Quotient<T>(totals[i], c.count, c.eps, Plain{});
+    const bool is_plain = totals[i].hi < Tally<T>::kFinite && quotients[i].settle_for(Least<T>{});
+    unproven |= is_plain ? 0 : words_of(i);
+  }
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) {
+    uint32_t& word = units[2 * k / kUnit].units[k % (kUnit / 2)];
+    uint32_t result;
+    const Quotient<T>&first = quotients[2 * k / kLength], &second = quotients[(2 * k + 1) / kLength];
+    if (Quotient<T>::divide_pair(first, second, word, result) != 0) unproven |= 1u << k;
+    word = result;
+  }
+  if (unproven == 0) {
+#pragma unroll
+    for (int k = 0; k < 2 * kWords / kUnit; ++k) place[k] = units[k];
+    return;
+  }
+  // Ahead of other stores, as a row may be summed again.
+#pragma unroll 1
+  for (int i = 0; i < kRows; ++i) {
+    uint32_t mine = unproven & words_of(i);
+    if (mine == 0) continue;
+    T* const row = rows + i * kLength;
+    Sum total;
+#pragma unroll 1
+    for (int e = 0; e < kLength; ++e) accumulate(total, static_cast<double>(fabs(widen(row[e]))));
+    const Quotient<T> quotient(total, c.count, c.eps);
+    const Divisor m = exact_divisor<T>(total, c);
+#pragma unroll 1
+    for (; mine != 0; mine &= mine - 1) {
+      const int e = 2 * (__ffs(static_cast<int>(mine)) - 1) - i * kLength;
+      if (e >= 0) row[e] = divide_again(row[e], quotient, m);
+      if (e + 1 < kLength) row[e + 1] = divide_again(row[e + 1], quotient, m);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) {
+    if ((unproven >> k & 1) == 0)
+      reinterpret_cast<Pack<T, 2>*>(rows)[k] = {{units[2 * k / kUnit].units[k % (kUnit / 2)]}};
+  }
+}
+
 // The gradients of a row, in place of those of its result.
 template <typename T, typename Row>
 __device__ __forceinline__ void differentiate(const Row& x, const Row& g, const Call& c, const RowDivisor<T>& divisor) {
