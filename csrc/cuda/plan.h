@@ -95,7 +95,7 @@ inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan
 // with less blocks wait, and what is best on an H200 is three quarters of the chunks that run at a time and half of a
 // row's (3 * 2^20 float32: 0.81, with whole rows 0.70; 2^20: 0.86, with a chunk in eight less 0.85, with one in four
 // more 0.83). Of longer rows the cache keeps the end, a quarter of its bytes (2^23 float32: 0.74, and 0.72 where it is
-// asked for all of it; 6000001: 0.73, and 0.69 all of it and from the front). Rows of float64 are long from a third of
+// asked for all of it; 6000001: 0.72, and 0.69 all of it and from the front). Rows of float64 are long from a third of
 // the cache on (2400001: 0.74 as a short one, 0.71 as a long one; 3000001: 0.69, 0.695).
 inline bool plan_relay(const Shape& shape, const Device& device, RelayPlan& plan) {
   if (!shape.held || shape.rows == 0 || (shape.backward && !shape.aligned)) return false;
