@@ -57,11 +57,19 @@ __device__ __forceinline__ void normalize(const Row& row, const Call& c, int64_t
   }
 }
 
+// Some kernels take a few registers more there, and would spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr int kBlocksFewer = 1;
+#else
+constexpr int kBlocksFewer = 0;
+#endif
+
 // Blocks of the most threads on a multiprocessor that registers are shared between.
 template <typename T, bool kBackward>
 constexpr int tile_blocks(int length) {
   if (sizeof(T) == 8) return kBackward ? (length > 0 && length <= 5 ? 6 : 4) : 5;
-  if (kBackward) return length > 8 && length <= 12 ? 6 : 5;
+  if (kBackward) return length > 8 && length <= 12 ? 6 : length == 20 ? 5 - kBlocksFewer : 5;
+  if (sizeof(T) == 2 && (length == 3 || length == 5)) return 6 - kBlocksFewer;
   return sizeof(T) == 2 && length == 8 ? 8 : 6;
 }
 
