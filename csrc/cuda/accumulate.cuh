@@ -110,6 +110,19 @@ struct Converted {
   static __device__ __forceinline__ Sum unscaled(const Sum& sum) { return sum; }
 };
 
+// How each type's magnitudes enter a sum.
+template <typename T>
+using Magnitude =
+    std::conditional_t<std::is_same_v<T, float>, Converted,
+                       std::conditional_t<std::is_same_v<T, __half>, Placed<10, 1023 - 15>, Placed<13, 1023 - 127>>>;
+
+// A tally's finite_sum(), of so many elements from `first` on.
+template <int kElements, typename T, int N>
+__device__ __forceinline__ Sum finite_sum_of(const Pack<T, N>* packs, int first) {
+  const auto term = [&](int k) { return Magnitude<T>::at(packs, k); };
+  return Magnitude<T>::unscaled({add_tree<kElements>(term, first), 0.0});
+}
+
 // Sums the elements of packs that add() is given; set() takes them as the first ones. Up to 16 elements enter as one
 // term: they are first added to each other in double, as a tree. That loses nothing unless their magnitudes lie far
 // apart: is_exact() tells, of the least of them. No finite bfloat16 reaches what an infinity reads as; sums that do are
@@ -129,29 +142,20 @@ class Tally {
     total_ = {magnitudes<kPacks>(packs), 0.0};
   }
 
-  // finite_sum() of so many elements from `first` on.
-  template <int kElements, int N>
-  static __device__ __forceinline__ Sum finite_sum_of(const Pack<T, N>* packs, int first) {
-    const auto term = [&](int k) { return Magnitude::at(packs, k); };
-    return Magnitude::unscaled({add_tree<kElements>(term, first), 0.0});
-  }
-
   __device__ __forceinline__ bool is_exact(const Least<T>& least) const { return most_ < least.exact_below(); }
-  __device__ __forceinline__ Sum sum() const { return Magnitude::unscaled(total_); }
+  __device__ __forceinline__ Sum sum() const { return Magnitude<T>::unscaled(total_); }
 
   // The same in fewer instructions, of elements whose sum turns out to be below kFinite.
   static constexpr double kFinite = INFINITY;
   __device__ __forceinline__ Sum finite_sum() const { return sum(); }
 
  private:
-  using Magnitude = std::conditional_t<std::is_same_v<T, float>, Converted, Placed<13, 1023 - 127>>;
-
   Sum total_;
   uint32_t most_ = 0;  // the upper word of the largest term
 
   template <int kPacks, int N>
   __device__ __forceinline__ double magnitudes(const Pack<T, N>* packs) {
-    const double term = add_tree<kPacks * N>([&](int k) { return Magnitude::at(packs, k); });
+    const double term = add_tree<kPacks * N>([&](int k) { return Magnitude<T>::at(packs, k); });
     most_ = max(most_, static_cast<uint32_t>(__double2hiint(term)));
     return term;
   }
@@ -201,12 +205,6 @@ class Tally<__half> {
     total_ = {magnitudes<kPacks>(packs), 0.0};
   }
 
-  template <int kElements, int N>
-  static __device__ __forceinline__ Sum finite_sum_of(const Pack<__half, N>* packs, int first) {
-    const auto term = [&](int k) { return HalfPlaced::at(packs, k); };
-    return HalfPlaced::unscaled({add_tree<kElements>(term, first), 0.0});
-  }
-
   __device__ __forceinline__ bool is_exact(const Least<__half>&) const { return true; }
 
   __device__ __forceinline__ Sum sum() const {
@@ -220,11 +218,9 @@ class Tally<__half> {
 
   // An infinity or NaN reads as 2^16 or more.
   static constexpr double kFinite = 0x1p16;
-  __device__ __forceinline__ Sum finite_sum() const { return HalfPlaced::unscaled(total_); }
+  __device__ __forceinline__ Sum finite_sum() const { return Magnitude<__half>::unscaled(total_); }
 
  private:
-  using HalfPlaced = Placed<10, 1023 - 15>;
-
   Sum total_;
   __half2 largest_{};
 
@@ -240,7 +236,7 @@ class Tally<__half> {
         memcpy(&bits, &packs[k], sizeof bits);
         note(bits);
       }
-      return HalfPlaced::at(packs, k);
+      return Magnitude<__half>::at(packs, k);
     });
   }
 

@@ -11,8 +11,9 @@ namespace l1norm::cuda::tile_kernel {
 template <typename T>
 constexpr int kKnownLengths = longest_known_row(sizeof(T));
 
-// How many a thread takes at a time. The arithmetic of the shortest halves takes longer than memory, and that of one
-// row waits for itself: 2 bfloat16 run at 0.86 in twos and at 0.79 one by one, but 7 at 0.92 and 0.94.
+// How many a thread takes at a time, other than neighbours. The arithmetic of the shortest halves takes longer than
+// memory, and that of one row waits for itself: 2 bfloat16 run at 0.86 in twos and at 0.79 one by one, but 7 at 0.92
+// and 0.94.
 template <typename T, bool kBackward>
 constexpr int rows_at_a_time(int length) {
   return sizeof(T) == 2 && length > 1 && length <= (kBackward ? 4 : 6) ? 2 : 1;
@@ -167,7 +168,7 @@ __device__ __forceinline__ void normalize_neighbours(T* rows, const Call& c) {
   uint32_t unproven = 0;  // words; all of a row that is not plain
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    totals[i] = Tally<T>::template finite_sum_of<kLength>(units, i * kLength);
+    totals[i] = finite_sum_of<kLength>(units, i * kLength);
     quotients[i] = Quotient<T>(totals[i], c.count, c.eps, Plain{});
     const bool is_plain = totals[i].hi < Tally<T>::kFinite && quotients[i].settle_for(Least<T>{});
     unproven |= is_plain ? 0 : words_of(i);
