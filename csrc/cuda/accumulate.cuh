@@ -116,13 +116,6 @@ using Magnitude =
     std::conditional_t<std::is_same_v<T, float>, Converted,
                        std::conditional_t<std::is_same_v<T, __half>, Placed<10, 1023 - 15>, Placed<13, 1023 - 127>>>;
 
-// A tally's finite_sum(), of so many elements from `first` on.
-template <int kElements, typename T, int N>
-__device__ __forceinline__ Sum finite_sum_of(const Pack<T, N>* packs, int first) {
-  const auto term = [&](int k) { return Magnitude<T>::at(packs, k); };
-  return Magnitude<T>::unscaled({add_tree<kElements>(term, first), 0.0});
-}
-
 // Sums the elements of packs that add() is given; set() takes them as the first ones. Up to 16 elements enter as one
 // term: they are first added to each other in double, as a tree. That loses nothing unless their magnitudes lie far
 // apart: is_exact() tells, of the least of them. No finite bfloat16 reaches what an infinity reads as; sums that do are

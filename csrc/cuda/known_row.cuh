@@ -12,8 +12,7 @@ template <typename T>
 constexpr int kKnownLengths = longest_known_row(sizeof(T));
 
 // How many a thread takes at a time, other than neighbours. The arithmetic of the shortest halves takes longer than
-// memory, and that of one row waits for itself: 2 bfloat16 run at 0.86 in twos and at 0.79 one by one, but 7 at 0.92
-// and 0.94.
+// memory, and that of one row waits for itself.
 template <typename T, bool kBackward>
 constexpr int rows_at_a_time(int length) {
   return sizeof(T) == 2 && length > 1 && length <= (kBackward ? 4 : 6) ? 2 : 1;
@@ -40,16 +39,19 @@ __device__ __forceinline__ void load_units(const Row& row, typename Row::RowUnit
   for (int k = 0; k < kUnits; ++k) units[k] = row.unit(k);
 }
 
+// Whatever they are.
+template <typename T>
+__device__ __forceinline__ void add_each(Sum& total, const T* elements, int count) {
+#pragma unroll 1
+  for (int e = 0; e < count; ++e) accumulate(total, static_cast<double>(fabs(widen(elements[e]))));
+}
+
 // A row's sum, whatever its elements are.
 template <typename T, int kUnits, typename Row>
 __device__ __forceinline__ Sum careful_sum(const Row& row) {
   Sum total;
 #pragma unroll 1
-  for (int k = 0; k < kUnits; ++k) {
-    const T* const from = row.at(k);
-#pragma unroll 1
-    for (int e = 0; e < row.size(k); ++e) accumulate(total, static_cast<double>(fabs(widen(from[e]))));
-  }
+  for (int k = 0; k < kUnits; ++k) add_each(total, row.at(k), row.size(k));
   return total;
 }
 
@@ -149,10 +151,11 @@ __device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, 
   }
 }
 
-// kRows rows of halves that follow each other, as normalize_known() does one, where nobody asks for divisors: those
-// would have to be exact.
+// kRows rows of halves that follow each other, `there` of which are asked for, as normalize_known() does one. A sum
+// lies between two floats, which are nearly always one: then it is exact, as divisors that are asked for have to be.
 template <typename T, int kLength, int kRows>
-__device__ __forceinline__ void normalize_neighbours(T* rows, const Call& c) {
+__device__ __forceinline__ void normalize_neighbours(T* rows, int there, const FloatCount& count, const Call& c,
+                                                     int64_t index) {
   constexpr int kWords = kRows * kLength / 2, kUnit = kWords % 4 == 0 ? 8 : kWords % 2 == 0 ? 4 : 2;
   using Unit = Pack<T, kUnit>;
   constexpr auto words_of = [](int row) {
@@ -163,15 +166,28 @@ __device__ __forceinline__ void normalize_neighbours(T* rows, const Call& c) {
   Unit units[2 * kWords / kUnit];
 #pragma unroll
   for (int k = 0; k < 2 * kWords / kUnit; ++k) units[k] = place[k];
-  Sum totals[kRows];
+  Bounds sums[kRows];
   Quotient<T> quotients[kRows];
   uint32_t unproven = 0;  // words; all of a row that is not plain
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    totals[i] = finite_sum_of<kLength>(units, i * kLength);
-    quotients[i] = Quotient<T>(totals[i], c.count, c.eps, Plain{});
-    const bool is_plain = totals[i].hi < Tally<T>::kFinite && quotients[i].settle_for(Least<T>{});
-    unproven |= is_plain ? 0 : words_of(i);
+    const auto magnitude = [&](int e) {
+      const int at = i * kLength + e;
+      return fabsf(widen_at(units[at / kUnit], at % kUnit));
+    };
+    sums[i] = {magnitude(0), magnitude(0)};
+#pragma unroll
+    for (int e = 1; e < kLength; ++e) sums[i].add(magnitude(e));
+    quotients[i] = Quotient<T>(sums[i], count);
+    unproven |= quotients[i].settle_for(Least<T>{}) ? 0 : words_of(i);
+  }
+  if (c.denominator != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (!sums[i].is_exact()) unproven |= words_of(i);
+      if (i >= there || (unproven & words_of(i)) == words_of(i)) continue;
+      write_denominator<T>(c, denominator_of(c, index + i), {static_cast<double>(sums[i].low), 0.0});
+    }
   }
 #pragma unroll
   for (int k = 0; k < kWords; ++k) {
@@ -193,8 +209,8 @@ __device__ __forceinline__ void normalize_neighbours(T* rows, const Call& c) {
     if (mine == 0) continue;
     T* const row = rows + i * kLength;
     Sum total;
-#pragma unroll 1
-    for (int e = 0; e < kLength; ++e) accumulate(total, static_cast<double>(fabs(widen(row[e]))));
+    add_each(total, row, kLength);
+    if (c.denominator != nullptr && i < there) write_denominator<T>(c, denominator_of(c, index + i), total);
     const Quotient<T> quotient(total, c.count, c.eps);
     const Divisor m = exact_divisor<T>(total, c);
 #pragma unroll 1

@@ -148,6 +148,30 @@ struct Quotient<float> {
   }
 };
 
+// Floats that a sum of magnitudes lies between.
+struct Bounds {
+  float low, high;
+
+  Bounds() = default;
+  __device__ __forceinline__ Bounds(float first, float last) : low(first), high(last) {}
+  __device__ __forceinline__ void add(float magnitude) {
+    low = __fadd_rd(low, magnitude);
+    high = __fadd_ru(high, magnitude);
+  }
+  __device__ __forceinline__ bool is_exact() const { return low == high; }
+};
+
+// A count that a float has, and what sums are above that no eps clamps, whatever is rounded: made once for many rows.
+struct FloatCount {
+  float value, least;
+
+  __device__ __forceinline__ FloatCount(const Count& count, double eps)
+      : value(static_cast<float>(count.value)),
+        least(fmaxf(0x1p-100f, static_cast<float>(eps * count.value) * (1.0f + 0x1p-22f))) {
+    asm("" : "+f"(value), "+f"(least));  // else conversions may be done anew a row
+  }
+};
+
 // Products of the magnitude with bounds of the inverse, rounded outwards: they bracket the quotient whatever its size.
 template <typename T>
 struct HalfQuotient {
@@ -171,9 +195,14 @@ struct HalfQuotient {
     const float first = __uint_as_float((__funnelshift_l(lower, upper, 3) ^ 0x40000000u) & 0x7fffffffu);
     const float inverse = approximate_reciprocal(first), rest = fmaf(-inverse, first, 1.0f);
     const float left = (lower & 0x1fffffffu) == 0 ? -0x1p-40f : -0x1p-23f - 0x1p-40f;
-    const float n = static_cast<float>(count.value);
-    above = __fmul_ru(__fmaf_ru(inverse, rest + 0x1p-40f, inverse), n);
-    below = __fmul_rd(__fmaf_rd(inverse, rest + left, inverse), n);
+    set(inverse, rest + 0x1p-40f, rest + left, static_cast<float>(count.value));
+  }
+  // Of a sum in floats, of fewer elements yet.
+  __device__ __forceinline__ HalfQuotient(const Bounds& sum, const FloatCount& count) {
+    usable = sum.low > count.least && sum.high < 0x1p100f;
+    const float inverse = approximate_reciprocal(sum.low);
+    // The square of the upper bound's rest does no harm.
+    set(inverse, fmaf(-inverse, sum.low, 1.0f) + 0x1p-40f, fmaf(-inverse, sum.high, 1.0f) - 0x1p-40f, count.value);
   }
 
   __device__ __forceinline__ bool settle_for(const Least<T>&) {
@@ -215,6 +244,12 @@ struct HalfQuotient {
     const float rest = fmaf(-inverse, m.lo, fmaf(-inverse, m.hi, 1.0f));
     above = __fmaf_ru(inverse, rest + 0x1p-40f, inverse);
     below = __fmaf_rd(inverse, rest - 0x1p-40f, inverse);
+  }
+
+  // Bounds of what 1 / (1 - rest) is beyond 1.
+  __device__ __forceinline__ void set(float inverse, float most, float least, float count) {
+    above = __fmul_ru(__fmaf_ru(inverse, most, inverse), count);
+    below = __fmul_rd(__fmaf_rd(inverse, least, inverse), count);
   }
 };
 template <>

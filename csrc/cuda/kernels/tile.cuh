@@ -69,7 +69,6 @@ template <typename T, bool kBackward>
 constexpr int tile_blocks(int length) {
   if (sizeof(T) == 8) return kBackward ? (length > 0 && length <= 5 ? 6 : 4) : 5;
   if (kBackward) return length > 8 && length <= 12 ? 6 : length == 20 ? 5 - kBlocksFewer : 5;
-  if (sizeof(T) == 2 && (length == 3 || length == 5)) return 6 - kBlocksFewer;
   return sizeof(T) == 2 && length == 8 ? 8 : 6;
 }
 
@@ -126,18 +125,19 @@ __global__ void __launch_bounds__(kMostTileThreads, tile_blocks<T, kBackward>(kL
   } else {
     copy.wait(copy.load(tile, x, bytes));
     if constexpr (constexpr int kNeighbours = neighbours_a_lane(sizeof(T), kLength); kNeighbours > 1) {
-      if (c.denominator == nullptr) {
-        // Behind a tile's last row, in its room, there may be others that nobody asks for.
-        for (r *= kNeighbours; r < rows; r += 32 * kNeighbours) {
-          normalize_neighbours<T, kLength, kNeighbours>(reinterpret_cast<T*>(tile) + r * kLength, c);
-        }
+      // Behind a tile's last row, in its room, there may be others that nobody asks for.
+      const FloatCount count(c.count, c.eps);
+      for (r *= kNeighbours; r < rows; r += 32 * kNeighbours) {
+        normalize_neighbours<T, kLength, kNeighbours>(reinterpret_cast<T*>(tile) + r * kLength, rows - r, count, c,
+                                                      first + r);
       }
-    }
-    for (; r < rows; r += 32 * kRows) {
-      if constexpr (kLength > 0) {
-        normalize_known<T, kLength, kRows>([&](int i) { return row_of(tile, at(i)); }, there(), c, first + r);
-      } else {
-        normalize<T>(row_of(tile, r), c, first + r);
+    } else {
+      for (; r < rows; r += 32 * kRows) {
+        if constexpr (kLength > 0) {
+          normalize_known<T, kLength, kRows>([&](int i) { return row_of(tile, at(i)); }, there(), c, first + r);
+        } else {
+          normalize<T>(row_of(tile, r), c, first + r);
+        }
       }
     }
   }
