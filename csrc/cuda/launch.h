@@ -47,6 +47,14 @@ inline cudaLaunchConfig_t launch_config(int64_t blocks, int threads, size_t shar
   return config;
 }
 
+// Before what the stream did before has ended.
+inline cudaLaunchAttribute early_start() {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  return early;
+}
+
 // In clusters of that many blocks, one where the architecture has none, and early where the call may start so: then the
 // kernel calls await_stream().
 template <typename... Parameters, typename... Arguments>
@@ -62,24 +70,21 @@ cudaError_t launch_in_stream(const Call& c, void (*function)(Parameters...), int
     cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   }
-  if (c.starts_early) {
-    cudaLaunchAttribute& early = attributes[config.numAttrs++];
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-  }
+  if (c.starts_early) attributes[config.numAttrs++] = early_start();
   return cudaLaunchKernelEx(&config, function, arguments...);
 }
 
 // Of blocks that wait for each other. cudaErrorCooperativeLaunchTooLarge where the device does not take all at once.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_at_once(void (*function)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
-                           cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute cooperative{};
+cudaError_t launch_at_once(bool early, void (*function)(Parameters...), int64_t blocks, int threads,
+                           size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  cudaLaunchConfig_t config = launch_config(blocks, threads, shared_bytes, stream);
+  config.attrs = attributes.data();
+  cudaLaunchAttribute& cooperative = attributes[config.numAttrs++];
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
-  cudaLaunchConfig_t config = launch_config(blocks, threads, shared_bytes, stream);
-  config.attrs = &cooperative;
-  config.numAttrs = 1;
+  if (early) attributes[config.numAttrs++] = early_start();
   return cudaLaunchKernelEx(&config, function, arguments...);
 }
 

@@ -5,6 +5,7 @@
 #include "../launch.h"
 #include "../reduce.cuh"
 #include "../ring.cuh"
+#include "../unset.cuh"
 #include "ring.h"
 
 namespace l1norm::cuda {
@@ -168,6 +169,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const Ring ring(launch);
   memory.start(launch);
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  // Those that load need not wait for the scratch memory.
+  if (warp >= kRingLoaders) await_stream();
   if (warp < kRingLoaders) {
     load_rows<T, kBackward>(c, ring, memory, warp);
   } else if (warp == kRingLoaders) {
@@ -195,10 +198,10 @@ cudaError_t launch(const Call& c, const RingPlan& plan, void* scratch, cudaStrea
   const int shared_bytes = plan.stages * plan.chunk_bytes * (kBackward ? 2 : 1);
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
-  error = cudaMemsetAsync(scratch, kUnset, ring_scratch_bytes(plan, c.geometry.rows.count), stream);
+  error = unset_scratch(c, scratch, ring_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
   const Launch how{plan, static_cast<unsigned>(c.geometry.rows.count), static_cast<double2*>(scratch)};
-  return launch_at_once(function, int64_t{plan.groups} * plan.blocks_a_row, kRingThreads,
+  return launch_at_once(c.starts_early, function, int64_t{plan.groups} * plan.blocks_a_row, kRingThreads,
                         static_cast<size_t>(shared_bytes), stream, c, how);
 }
 

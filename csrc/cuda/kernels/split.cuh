@@ -72,7 +72,7 @@ cudaError_t launch(const Call& c, const SplitPlan& plan, void* scratch, cudaStre
   }
   error = cudaMemsetAsync(scratch, kUnset, split_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
-  return launch_at_once(function, grid, plan.threads, dynamic, stream, c, s, plan.shared_packs);
+  return launch_at_once(false, function, grid, plan.threads, dynamic, stream, c, s, plan.shared_packs);
 }
 
 }  // namespace split_kernel
