@@ -366,19 +366,28 @@ __device__ __forceinline__ T divide_again(T x, const Quotient<T>& quotient, cons
   return quotient.divide(element, y) ? y[0] : exact_quotient(x, m);
 }
 
-// The quotients of a pack that was not proven; halves go in pairs, as they are kept.
+// The quotients of a pack that was not proven. Halves that were proven are at y: the others are found side by side and
+// then taken one by one, so that lanes of a warp, each with another one, do the same.
 template <typename T, int N>
 __device__ __forceinline__ void divide_each_again(const Pack<T, N>& pack, T* y, const Quotient<T>& quotient,
                                                   const Divisor& m) {
-  constexpr int kUnits = Pack<T, N>::kUnits, kUnit = N / kUnits;
+  if constexpr (Pack<T, N>::kPairs) {
+    uint32_t unproven = quotient.usable ? 0 : (1u << N) - 1;
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+      uint32_t quotients;
+      const uint32_t differ = Quotient<T>::divide_pair(quotient, quotient, pack.units[k / 2], quotients);
+      if ((differ & 0xffffu) != 0) unproven |= 1u << k;
+      if ((differ >> 16) != 0) unproven |= 2u << k;
+    }
 #pragma unroll 1
-  for (int u = 0; u < kUnits; ++u) {
-    Pack<T, kUnit> unit{{pack.units[0]}}, result;
-#pragma unroll
-    for (int k = 1; k < kUnits; ++k) unit.units[0] = k == u ? pack.units[k] : unit.units[0];
-    const bool proven = quotient.divide(unit, result);
-#pragma unroll
-    for (int k = 0; k < kUnit; ++k) y[u * kUnit + k] = proven ? result[k] : exact_quotient(unit[k], m);
+    for (; unproven != 0; unproven &= unproven - 1) {
+      const int k = __ffs(static_cast<int>(unproven)) - 1;
+      y[k] = exact_quotient(element_of(pack, k)[0], m);
+    }
+  } else {
+#pragma unroll 1
+    for (int k = 0; k < N; ++k) y[k] = divide_again(element_of(pack, k)[0], quotient, m);
   }
 }
 
