@@ -54,20 +54,33 @@ inline bool ring_of(const Shape& shape, const Device& device, int blocks, RingPl
   return true;
 }
 
-// Parts of a row that are fastest: with smaller ones blocks wait for sums, with larger ones they have too few rows
-// ahead (1048576 float32: 0.89 with 64 KB, 0.85 with 32; 700001: 0.92 with 42 KB, 0.90 with 64).
-constexpr int64_t kRingPart = 50 << 10;
+// The least part of a row that a block takes: in smaller ones blocks wait for sums, and of the groups that larger ones
+// leave room for fewer are faster (450001 float32: 0.925 in 44 parts of 41 KB, 0.917 in 33; 600001: 0.926 in 44 of 55
+// KB, 0.912 in 66; 370001: 0.922 in 44 of 34 KB, but 500001 in 66 of 30 KB 0.78). Halves, and both rows of gradients,
+// have more arithmetic (800001 bfloat16: 0.91 in 33 of 48 KB, 0.89 in 44; gradients of 200001 float32: 0.965 in 33 of
+// 48 KB, 0.87 in 44; of 700001 bfloat16: 0.91 in 44 of 64 KB, 0.80 in 66).
+constexpr int64_t least_ring_part(bool backward, int64_t element_size) {
+  return (backward || element_size == 2 ? 46 : 37) << 10;
+}
+
+// Whether a block is at two rows and a half, or at three and more.
+inline bool has_rows_ahead(const Shape& shape, const RingPlan& plan) {
+  return 10 * plan.stages >= (shape.backward ? 26 : 32) * plan.chunks;
+}
 
 inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) {
   if (!shape.held || !shape.aligned || shape.rows == 0 || shape.rows > INT32_MAX || device.max_cluster == 1) {
     return false;
   }
   const int64_t most = std::min(device.multiprocessors, kRingBlocks);
-  const int64_t parts = std::max<int64_t>(shape.row_bytes() * (shape.backward ? 2 : 1) / kRingPart, 1);
-  // Of the groups that fill the device, those whose number of blocks is nearest to that of the parts.
-  const int64_t groups = std::max<int64_t>(most / parts, 1);
-  const int64_t fewer = std::max<int64_t>(most / (groups + 1), 2), more = most / groups;
-  return ring_of(shape, device, static_cast<int>(parts * parts < fewer * more ? fewer : more), plan);
+  const int64_t bytes = shape.row_bytes() * (shape.backward ? 2 : 1);
+  const int64_t least = least_ring_part(shape.backward, element_size(shape.dtype));
+  const auto in_parts_of = [&](int64_t part) {
+    const int64_t groups = ceil_div(most, std::max<int64_t>(bytes / part, 1));
+    return ring_of(shape, device, static_cast<int>(std::max<int64_t>(most / groups, 2)), plan);
+  };
+  // A tenth less where a block has too few rows ahead else (gradients of 700001 float32: 0.91 in 132 parts of 42 KB).
+  return (in_parts_of(least) && has_rows_ahead(shape, plan)) || in_parts_of(least * 9 / 10);
 }
 
 // Whether that is better than other ways for such rows. Forward, clusters are faster up to some length (350001 float32:
@@ -84,8 +97,8 @@ inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan&
                                                     packs <= held_by(kMaxCluster, kPairPacksBesideShared));
   const bool is_long = shape.backward ? element_size(shape.dtype) < 8 && !clusters_do : shape.row_bytes() >= least;
   if (!is_long || !plan_ring(shape, device, plan)) return false;
-  // Groups take as many rows, but for one; a block is at two rows and a half, or three and more.
-  return shape.rows >= int64_t{16} * plan.groups && 10 * plan.stages >= (shape.backward ? 26 : 32) * plan.chunks;
+  // Groups take as many rows, but for one.
+  return shape.rows >= int64_t{16} * plan.groups && has_rows_ahead(shape, plan);
 }
 
 }  // namespace l1norm::cuda
