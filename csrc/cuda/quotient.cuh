@@ -387,7 +387,13 @@ __device__ __forceinline__ void divide_each_again(const Pack<T, N>& pack, T* y, 
     }
   } else {
 #pragma unroll 1
-    for (int k = 0; k < N; ++k) y[k] = divide_again(element_of(pack, k)[0], quotient, m);
+    for (int k = 0; k < N; ++k) {
+      Pack<T, 1> element{{pack.units[0]}}, result;
+#pragma unroll
+      for (int u = 1; u < N; ++u) element.units[0] = u == k ? pack.units[u] : element.units[0];
+      const bool proven = quotient.divide(element, result);
+      y[k] = proven ? result[0] : exact_quotient(element[0], m);
+    }
   }
 }
 
