@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_units(const Row& row, typename Row::RowUnit
   for (int k = 0; k < kUnits; ++k) units[k] = row.unit(k);
 }
 
-// Whatever they are.
+// Adds each as a term of its own, whatever it is.
 template <typename T>
 __device__ __forceinline__ void add_each(Sum& total, const T* elements, int count) {
 #pragma unroll 1
