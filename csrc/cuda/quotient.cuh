@@ -152,8 +152,6 @@ struct Quotient<float> {
 struct Bounds {
   float low, high;
 
-  Bounds() = default;
-  __device__ __forceinline__ Bounds(float first, float last) : low(first), high(last) {}
   __device__ __forceinline__ void add(float magnitude) {
     low = __fadd_rd(low, magnitude);
     high = __fadd_ru(high, magnitude);
@@ -242,14 +240,19 @@ struct HalfQuotient {
     const float inverse = approximate_reciprocal(m.hi);
     // 1 / m = inverse / (1 - rest), and rest is below 2^-21.
     const float rest = fmaf(-inverse, m.lo, fmaf(-inverse, m.hi, 1.0f));
-    above = __fmaf_ru(inverse, rest + 0x1p-40f, inverse);
-    below = __fmaf_rd(inverse, rest - 0x1p-40f, inverse);
+    set(inverse, rest + 0x1p-40f, rest - 0x1p-40f);
   }
 
   // Bounds of what 1 / (1 - rest) is beyond 1.
+  __device__ __forceinline__ void set(float inverse, float most, float least) {
+    above = __fmaf_ru(inverse, most, inverse);
+    below = __fmaf_rd(inverse, least, inverse);
+  }
+  // The same of a sum, which is the divisor times the count.
   __device__ __forceinline__ void set(float inverse, float most, float least, float count) {
-    above = __fmul_ru(__fmaf_ru(inverse, most, inverse), count);
-    below = __fmul_rd(__fmaf_rd(inverse, least, inverse), count);
+    set(inverse, most, least);
+    above = __fmul_ru(above, count);
+    below = __fmul_rd(below, count);
   }
 };
 template <>
@@ -386,6 +389,7 @@ __device__ __forceinline__ void divide_each_again(const Pack<T, N>& pack, T* y, 
       y[k] = exact_quotient(element_of(pack, k)[0], m);
     }
   } else {
+    // Not by way of element_of(): a kernel of doubles would spill on compute capability 10.0.
 #pragma unroll 1
     for (int k = 0; k < N; ++k) {
       Pack<T, 1> element{{pack.units[0]}}, result;
