@@ -182,63 +182,92 @@ class Tally<double> {
   Sum total_;
 };
 
-// Sums of 16 lose nothing. They may pass what an infinity reads as, so that the largest magnitude is kept to tell.
-template <>
-class Tally<__half> {
+__device__ __forceinline__ void enter(Sum& total, double term) { accumulate(total, term); }
+__device__ __forceinline__ void enter(double& total, double term) { total += term; }
+
+// The largest of float16's magnitudes, which tells of infinities and NaNs: sums may pass what those read as.
+class Largest {
  public:
-  using Careful = Tally<__half>;
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ void add(const Pack<__half, N>* packs) {
-    accumulate(total_, magnitudes<kPacks>(packs));
-  }
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ void set(const Pack<__half, N>* packs) {
-    total_ = {magnitudes<kPacks>(packs), 0.0};
-  }
-
-  __device__ __forceinline__ bool is_exact(const Least<__half>&) const { return true; }
-
-  __device__ __forceinline__ Sum sum() const {
-    // Infinity or NaN where there is one.
-    __half ends[2];
-    memcpy(ends, &largest_, sizeof ends);
-    const float top = widen(__hmax_nan(ends[0], ends[1]));
-    const Sum finite = finite_sum();
-    return top - top == 0.0f ? finite : Sum{static_cast<double>(top), 0.0};
-  }
-
-  // An infinity or NaN reads as 2^16 or more.
-  static constexpr double kFinite = 0x1p16;
-  __device__ __forceinline__ Sum finite_sum() const { return Magnitude<__half>::unscaled(total_); }
-
- private:
-  Sum total_;
-  __half2 largest_{};
-
-  template <int kPacks, int N>
-  __device__ __forceinline__ double magnitudes(const Pack<__half, N>* packs) {
-    if constexpr (N > 1) {
-#pragma unroll
-      for (int k = 0; k < kPacks * N / 2; ++k) note(packs[k / (N / 2)].units[k % (N / 2)]);
-    }
-    return add_tree<kPacks * N>([&](int k) {
-      if constexpr (N == 1) {
-        unsigned short bits;
-        memcpy(&bits, &packs[k], sizeof bits);
-        note(bits);
-      }
-      return Magnitude<__half>::at(packs, k);
-    });
-  }
-
   __device__ __forceinline__ void note(uint32_t both) {
     __half2 pair;
     memcpy(&pair, &both, sizeof pair);
     largest_ = __hmax2_nan(largest_, __habs2(pair));
   }
+
+  // Infinity or NaN where there is one.
+  __device__ __forceinline__ Sum unless_special(const Sum& finite) const {
+    __half ends[2];
+    memcpy(ends, &largest_, sizeof ends);
+    const float top = widen(__hmax_nan(ends[0], ends[1]));
+    return top - top == 0.0f ? finite : Sum{static_cast<double>(top), 0.0};
+  }
+
+ private:
+  __half2 largest_{};
 };
+
+// No finite bfloat16 reaches what an infinity reads as.
+struct NoLargest {
+  __device__ __forceinline__ void note(uint32_t) {}
+  __device__ __forceinline__ Sum unless_special(const Sum& sum) const { return sum; }
+};
+
+// Sums halves as Tally does. Total: a Sum, or a double, which may lose bits.
+template <typename T, typename Total>
+class HalfTally {
+ public:
+  using Careful = HalfTally;
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void add(const Pack<T, N>* packs) {
+    enter(total_, magnitudes<kPacks>(packs));
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<T, N>* packs) {
+    total_ = {magnitudes<kPacks>(packs)};
+  }
+
+  __device__ __forceinline__ bool is_exact(const Least<T>&) const { return true; }
+  __device__ __forceinline__ Sum sum() const { return special_.unless_special(finite_sum()); }
+
+  // Of elements among which no infinity or NaN is: those of float16 read as 2^16 or more.
+  static constexpr double kFinite = 0x1p16;
+  __device__ __forceinline__ Sum finite_sum() const { return Magnitude<T>::unscaled(Sum{total_}); }
+  // Before that is scaled.
+  __device__ __forceinline__ Total placed() const { return total_; }
+
+ private:
+  Total total_{};
+  std::conditional_t<std::is_same_v<T, __half>, Largest, NoLargest> special_;
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ double magnitudes(const Pack<T, N>* packs) {
+    if constexpr (N > 1) {
+#pragma unroll
+      for (int k = 0; k < kPacks * N / 2; ++k) special_.note(packs[k / (N / 2)].units[k % (N / 2)]);
+    }
+    return add_tree<kPacks * N>([&](int k) {
+      if constexpr (N == 1) {
+        unsigned short bits;
+        memcpy(&bits, &packs[k], sizeof bits);
+        special_.note(bits);
+      }
+      return Magnitude<T>::at(packs, k);
+    });
+  }
+};
+
+// Float16 are multiples of 2^-24 below 2^16: sums of 2^13 of them lose nothing, and a thread holds fewer on chip.
+template <>
+class Tally<__half> : public HalfTally<__half, double> {
+ public:
+  using Careful = Tally<__half>;
+};
+
+// A tally of any number of elements.
+template <typename T>
+using LongTally = std::conditional_t<std::is_same_v<T, __half>, HalfTally<__half, Sum>, Tally<T>>;
 
 // Notes packs with the tallies that `add` below is called with first.
 template <int kPacks, typename Sums, typename Bound, typename T, int N>

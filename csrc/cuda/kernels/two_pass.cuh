@@ -43,7 +43,7 @@ struct UnitRow {
 
   __device__ __forceinline__ Sum sum() {
     Least<T> least;
-    return sum_of<Tally<T>>(least, [&](auto& tally) { add(tally, least); });
+    return sum_of<LongTally<T>>(least, [&](auto& tally) { add(tally, least); });
   }
 
   template <typename Sums>
@@ -173,7 +173,7 @@ struct StridedRow {
 
   __device__ __forceinline__ Sum sum() const {
     Least<T> least;
-    return sum_of<Tally<T>>(least, [&](auto& tally) {
+    return sum_of<LongTally<T>>(least, [&](auto& tally) {
       for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
         const Pack<T, 1> value{{read<T>(x[walk.at(i).input])}};
         least.note(value);
