@@ -89,7 +89,7 @@ def check_tile(plan: dict, length: int, size: int, device: dict, operands: int =
 def check_warp(plan: dict, length: int, size: int, device: dict) -> None:
     compiled = (
         {(lanes, packs) for lanes in (8, 16, 32) for packs in (6, 7, 8, 10)}
-        | {(4, 8), (4, 10), (8, 12), (16, 12), (32, 16)}
+        | {(4, 8), (4, 10), (8, 5), (8, 12), (16, 12), (32, 16)}
         if size == 2
         else {(lanes, packs) for lanes in (4, 8, 16, 32) for packs in (4, 5, 6, 7)} | {(32, 16)}
     )

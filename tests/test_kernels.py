@@ -127,6 +127,22 @@ def test_every_kernel_at_every_alignment(length, dtype, cuda):
             assert_same_bits(view, expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bytes_each", [512, 528, 640, 666, 768, 896, 1022, 1024])
+def test_rows_of_a_warp_that_begin_amid_a_sector(bytes_each, dtype, cuda):
+    """Rows that fill all packs of their lanes, and others."""
+    length = bytes_each // dtype.itemsize
+    x = rows_of(length, dtype, MANY)
+    expected, x = l1norm.l1_norm(x).to(cuda), x.to(cuda)
+    _C.set_kernel("warp")
+    for start in (0, 16 // dtype.itemsize, 32 // dtype.itemsize, 1):
+        view = torch.zeros(start + x.numel(), dtype=dtype, device=cuda)[start:].view_as(x).copy_(x)
+        assert l1norm.explain(view).kernel == "warp"
+        assert_same_bits(l1norm.l1_norm(view), expected)
+        l1norm.l1_norm_(view)
+        assert_same_bits(view, expected)
+
+
 @pytest.mark.parametrize("length", [6, 300, 2000, 9000, 66_000, 400_000])
 def test_every_kernel_on_rows_apart(length, cuda):
     wide = rows_of(length + 3, torch.float32, 12)

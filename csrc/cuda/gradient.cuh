@@ -329,8 +329,8 @@ struct HeldPair : Share<T, kEdge, kStep> {
 
 // What a thread keeps of a row in either direction.
 template <typename T, bool kBackward, int kPacks, int kEdge, bool kAnyOutput, int kStep, Access kAccess = Access::kOnce,
-          bool kAlike = true>
+          bool kAlike = true, int kStart = kPackBytes>
 using RowOf = std::conditional_t<kBackward, HeldPair<T, kPacks, kEdge, kStep, kAccess, false, kAlike>,
-                                 Held<T, kPacks, kEdge, kAnyOutput, kStep, kAccess>>;
+                                 Held<T, kPacks, kEdge, kAnyOutput, kStep, kAccess, kStart>>;
 
 }  // namespace l1norm::cuda

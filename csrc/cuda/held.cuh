@@ -38,24 +38,30 @@ __device__ __forceinline__ void store_pack(P* to, const P& pack) {
 }
 
 // Which of a row's elements are a thread's: packs of the body, and kEdge elements each, at most, of the head up to the
-// body's line and of the tail after its last pack. kStep: step, where it is known.
-template <typename T, int kEdge, int kStep>
+// body's line and of the tail after its last pack. kStep: step, where it is known. kStart: bytes, of a multiple of
+// which threads' packs begin together: where the body begins later, the first packs of some threads are ahead of it.
+template <typename T, int kEdge, int kStep, int kStart = kPackBytes>
 struct Share {
   static constexpr int kPack = kPackBytes / sizeof(T);
 
   int head;             // elements ahead of the body
   int packs;            // in the body
-  int first;            // the thread's first pack
+  int first;            // the thread's first pack; negative for one ahead of the body
   int step;             // from one of its packs to the next
   int edge[2 * kEdge];  // its elements of head and tail, from the row's start; -1 for none
 
   // The body starts at a multiple of `line` bytes and has `unit` packs, a power of two, any number of times. The thread
-  // has elements head_index, head_index + step and so on of the head and likewise of the tail, if there are such.
+  // has elements head_index, head_index + step and so on of the head and likewise of the tail, if there are such. room:
+  // packs that the row's threads have room for, where kStart matters.
   __device__ __forceinline__ Share(const T* x, int length, int line, int first_, int step_, int head_index,
-                                   int tail_index, int unit = 1)
+                                   int tail_index, int unit = 1, int room = 0)
       : first(first_), step(step_) {
     head = min(elements_to(x, line), length);
     packs = (length - head) / kPack & -unit;
+    if constexpr (kStart > kPackBytes) {
+      const int past = static_cast<int>(reinterpret_cast<uintptr_t>(x + head) / kPackBytes) & (kStart / kPackBytes - 1);
+      if (packs + past <= room) first -= past;
+    }
     const int tail = head + packs * kPack;
 #pragma unroll
     for (int e = 0; e < kEdge; ++e) {
@@ -71,6 +77,14 @@ struct Share {
     for (int e = 0; e < 2 * kEdge; ++e) values[e].units[0] = edge[e] >= 0 ? row[edge[e]] : T{};
   }
 
+  // Whether the thread has a u-th pack.
+  __device__ __forceinline__ bool has(int u) const {
+    return u * step < packs - first && (kStart == kPackBytes || u > 0 || first >= 0);
+  }
+
+  // Whether no thread has a u-th pack: the same in all of a row's threads, or nearly.
+  __device__ __forceinline__ bool ends(int u) const { return u * step >= packs + (kStart / kPackBytes - 1); }
+
   // The thread's pack after this one.
   template <typename P>
   __device__ __forceinline__ P* next(P* pack) const {
@@ -78,10 +92,12 @@ struct Share {
   }
 };
 
-// What a thread keeps of a row. kAnyOutput: the output's alignment may differ from the input's. kStep is Share's.
-template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0, Access kAccess = Access::kOnce>
-struct Held : Share<T, kEdge, kStep> {
-  using Base = Share<T, kEdge, kStep>;
+// What a thread keeps of a row. kAnyOutput: the output's alignment may differ from the input's. kStep and kStart are
+// Share's.
+template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0, Access kAccess = Access::kOnce,
+          int kStart = kPackBytes>
+struct Held : Share<T, kEdge, kStep, kStart> {
+  using Base = Share<T, kEdge, kStep, kStart>;
   using Base::edge;
   using Base::first;
   using Base::head;
@@ -117,15 +133,28 @@ struct Held : Share<T, kEdge, kStep> {
     static_assert(kPacks % kGroup == 0);
 #pragma unroll
     for (int u = 0; u < kPacks; u += kGroup) {
-      if (u * step >= packs) break;  // the same in all of a row's threads, or nearly
+      if (this->ends(u)) break;
       note_first<kGroup>(tally, least, held + u);
       tally.template add<kGroup>(held + u);
     }
   }
 
+  __device__ __forceinline__ void note(Least<T>& least) const {
+    note_each<2 * kEdge>(least, edge_value);
+    note_each<kPacks>(least, held);
+  }
+
   // total: the row's; least: of the thread's elements, or of more. Without it, each pack's is found.
   template <typename... Bound>
   __device__ __forceinline__ void finish(const Sum& total, const Call& c, const Bound&... least) const {
+    finish_near(total, [&](bool) { return total; }, c, least...);
+  }
+
+  // The same of a sum that is near the row's. exact_sum(wanted), which all threads call, gives the row's to those that
+  // want it.
+  template <typename ExactSum, typename... Bound>
+  __device__ __forceinline__ void finish_near(const Sum& total, const ExactSum& exact_sum, const Call& c,
+                                              const Bound&... least) const {
     const Quotient<T> quotient(total, c.count, c.eps);
     // What is not proven, by bits: packs, then edges.
     static_assert(kPacks + 2 * kEdge <= 32);
@@ -144,8 +173,9 @@ struct Held : Share<T, kEdge, kStep> {
     } else {
       divide_packs<false>(quotient, unproven, least...);
     }
+    const Sum exact = exact_sum(unproven != 0);
     if (unproven == 0) return;
-    const Divisor m = exact_divisor<T>(total, c);
+    const Divisor m = exact_divisor<T>(exact, c);
     while (unproven != 0) {
       const int u = __ffs(static_cast<int>(unproven)) - 1;
       const int i = first + u * step;
@@ -156,7 +186,7 @@ struct Held : Share<T, kEdge, kStep> {
 #pragma unroll
         for (int e = 1; e < 2 * kEdge; ++e) at = u - kPacks == e ? edge[e] : at;
         if (at >= 0) y[at] = divide_again(value[0], quotient, m);
-      } else if (i < packs) {
+      } else if (this->has(u)) {
         // Read again where that is so rare that registers are dearer: in place too, what is not proven is still there.
         const RowPack pack = kReadAgain<T> ? reinterpret_cast<const RowPack*>(x + head)[i] : select(held, u);
         divide_each_again(pack, y + head + i * kPack, quotient, m);
@@ -167,11 +197,11 @@ struct Held : Share<T, kEdge, kStep> {
  private:
   __device__ __forceinline__ Held(const T* x_, T* y_, int length, int line, int first_, int step_, int head_index,
                                   int tail_index, int unit)
-      : Base(x_, length, line, first_, step_, head_index, tail_index, unit), x(x_), y(y_) {
+      : Base(x_, length, line, first_, step_, head_index, tail_index, unit, kStep * kPacks), x(x_), y(y_) {
     const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {
-      held[u] = load_pack<kAccess>(body, u * step < packs - first);
+      held[u] = load_pack<kAccess>(body, this->has(u));
       body = next(body);
     }
     this->load_edge(x, edge_value);
@@ -182,14 +212,13 @@ struct Held : Share<T, kEdge, kStep> {
   __device__ __forceinline__ void divide_packs(const Quotient<T>& quotient, unsigned& unproven,
                                                const Bound&... least) const {
     RowPack* to = reinterpret_cast<RowPack*>(y + head) + first;
-    const int rest = packs - first;
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {
-      if (u * step >= packs) break;
+      if (this->ends(u)) break;
       RowPack pack;
       const bool proven = quotient.divide(held[u], pack, least...);
       unproven |= proven ? 0u : 1u << u;
-      if (u * step < rest && (!kReadAgain<T> || proven)) {
+      if (this->has(u) && (!kReadAgain<T> || proven)) {
         if constexpr (kAligned) {
           store_pack<kAccess>(to, pack);
         } else {

@@ -22,6 +22,14 @@ __device__ __forceinline__ Sum warp_sum(Sum sum) {
   return sum;
 }
 
+// The same of doubles, which may lose bits.
+template <int kLanes>
+__device__ __forceinline__ double warp_sum(double sum) {
+#pragma unroll
+  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+  return sum;
+}
+
 struct BlockSumStorage {
   double hi[32];
   double lo[32];
