@@ -92,6 +92,7 @@ __device__ __forceinline__ Sum await_all(const double2* slots, int64_t first, in
     }
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
+      if (at + k * step >= end) break;
       if (is_unset(sums[k])) sums[k] = await(slots + at + k * step);
       total = total + sums[k];
     }
