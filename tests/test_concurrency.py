@@ -138,6 +138,7 @@ FOLLOWERS = {
     "resident": ((16, 1000), 1, {}),
     "resident in clusters": ((8, 65_535), 1, {}),
     "split": ((1, 400_000), 1, {}),
+    "ring": ((64, 450_001), 1, {}),
     "strided": ((8, 500, 64), 1, {}),
     "strided, whole columns": ((500, 3, 64), 1, {}),
     "strided, rows that take turns": ((30, 2000, 3), 1, {}),
