@@ -173,7 +173,7 @@ def _dtypes() -> Iterable[Case]:
         yield Case("dtypes", (32768 if dtype != "float64" else 16384, 65535), dtype=dtype, sets=sets)
         # As many bytes as the same lengths have in the other suites.
         elements = (4 << 30) // DTYPES[dtype].itemsize
-        for length in (16, 127, 1024, 4096, 8191, 32767, 131071, 1 << 20):
+        for length in (3, 16, 127, 255, 333, 511, 1024, 4096, 8191, 32767, 131071, 450001, 1 << 20):
             yield Case("dtypes", (elements // length, length), dtype=dtype)
         for shape in _FEW:
             yield Case("dtypes", shape, dtype=dtype)
