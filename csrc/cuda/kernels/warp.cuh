@@ -12,9 +12,9 @@
 namespace l1norm::cuda {
 namespace warp_kernel {
 
-// Where a kernel would spill with more.
+// Of halves, forward, with as many packs a lane.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kWarpsOfFivePacks = 24;
+constexpr int kWarpsOfFivePacks = 24;  // two kernels would spill with more
 #else
 constexpr int kWarpsOfFivePacks = 28;
 #endif
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads<T, kBackward, kPacks>, kBlocks<T, kBa
     } else if constexpr (std::is_same_v<T, __half>) {
       Tally<T> tally;
       row.add(tally, least);
-      // Of so few nothing is lost.
+      // As in a thread's tally, nothing of so few is lost.
       const Sum total{warp_sum<kLanes>(tally.sum().hi), 0.0};
       write(total);
       row.finish(total, c, least);
