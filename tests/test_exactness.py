@@ -125,6 +125,22 @@ def test_one_element_of_any_size_decides_a_tie(length, dtype, device):
     assert_exact(l1norm.l1_norm(columns, 0), columns, 0, rounded=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("length", [3, 7, 20, 24, 100, 256, 299, 333, 511, 3000, 24_577, 140_001])
+def test_one_element_of_any_size_decides_a_divisor(length, dtype, device):
+    """Every other row's sum is more than a middle of two float32 by what a double beside it has no room for."""
+    large, middle, tiny = (2.0**15, 2.0**-9, 2.0**-24) if dtype is torch.float16 else (2.0**24, 1.0, 2.0**-40)
+    rows = 3001 if length < 1000 else 6
+    x = torch.zeros(rows, length, dtype=dtype)
+    x[:, 0], x[:, 1] = large, middle
+    more = torch.arange(0, rows, 2)
+    x[more, more % (length - 2) + 2] = tiny
+    expected = [large if row % 2 else large + 2 * middle for row in range(rows)]
+    for there, dim in ((x.to(device), 1), (x.t().contiguous().to(device), 0)):
+        denominator = l1norm.l1_norm(there, dim, "sum", return_denominator=True)[1]
+        assert denominator.flatten().tolist() == expected
+
+
 def test_many_small_elements_beside_a_large_one_are_not_lost(device):
     x = torch.full((1, 65_537), 2.0**-24, device=device)
     x[0, 0] = 1.0
