@@ -4,8 +4,8 @@
 #include "../call.h"
 #include "accumulate.cuh"
 #include "plan.h"
-#include "quotient.cuh"
 #include "shared.cuh"
+#include "unproven.cuh"
 
 namespace l1norm::cuda {
 

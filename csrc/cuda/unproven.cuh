@@ -1,0 +1,85 @@
+// Quotients that quotient.cuh does not prove, by exact arithmetic.
+#pragma once
+
+#include "quotient.cuh"
+
+namespace l1norm::cuda {
+
+// x / m rounded once to a half type, where float arithmetic tells; else false. Nearly all quotients that are not proven
+// lie next to the middle between two neighbours: on which side, the remainder of the middle tells.
+template <typename T>
+__device__ __forceinline__ bool settle(T x, const Divisor& m, T& y) {
+  constexpr bool kHalf = std::is_same_v<T, __half>;
+  constexpr int kDropped = kHalf ? 13 : 16;  // bits of a float that T has not
+  const float hi = static_cast<float>(m.hi), lo = static_cast<float>(m.hi - static_cast<double>(hi));
+  const float size = fabsf(widen(x)), quotient = size * approximate_reciprocal(hi);
+  const uint32_t lower = __float_as_uint(quotient) >> kDropped << kDropped;
+  const float middle = __uint_as_float(lower + (1u << (kDropped - 1)));
+  // Within 2^-47 of size: of the product with hi, of 36 bits, the first ones cancel.
+  const float rest = fmaf(-middle, lo, fmaf(-middle, hi, size));
+  // Normal quotients, even if they are rounded up, and remainders that lose nothing.
+  if (!(hi > 0x1p-100f && hi < 0x1p100f && quotient >= (kHalf ? 0x1p-13f : 0x1p-125f) &&
+        quotient < (kHalf ? 0x1p15f : 0x1p126f) && (kHalf || size >= 0x1p-90f) && fabsf(rest) > 0x1p-44f * size)) {
+    return false;
+  }
+  y = narrow<T>(copysignf(__uint_as_float(rest > 0.0f ? lower + (1u << kDropped) : lower), widen(x)));
+  return true;
+}
+
+// x / m rounded once to T, for any x and m.
+template <typename T>
+__device__ __forceinline__ T exact_quotient(T x, Divisor m) {
+  if constexpr (sizeof(T) == 2) {
+    T y;
+    return settle(x, m, y) ? y : narrow<T>(round_to_odd_float(quotient_to_odd(widen(x), m)));
+  } else {
+    // The NaN that Quotient gives, and no division's.
+    if (sizeof(T) == 4 && m.hi == 0.0) return x * static_cast<T>(INFINITY);
+    return divide_exactly(x, m);
+  }
+}
+
+// Whether what is not proven is better read again than kept in registers: for float64 it is next to nothing.
+template <typename T>
+constexpr bool kReadAgain = sizeof(T) == 8;
+
+// The quotient of one element whose pack was not proven.
+template <typename T>
+__device__ __forceinline__ T divide_again(T x, const Quotient<T>& quotient, const Divisor& m) {
+  const Pack<T, 1> element{{x}};
+  Pack<T, 1> y;
+  return quotient.divide(element, y) ? y[0] : exact_quotient(x, m);
+}
+
+// The quotients of a pack that was not proven. Halves that were proven are at y: the others are found side by side and
+// then taken one by one, so that lanes of a warp, each with another one, do the same.
+template <typename T, int N>
+__device__ __forceinline__ void divide_each_again(const Pack<T, N>& pack, T* y, const Quotient<T>& quotient,
+                                                  const Divisor& m) {
+  if constexpr (Pack<T, N>::kPairs) {
+    uint32_t unproven = quotient.usable ? 0 : (1u << N) - 1;
+#pragma unroll
+    for (int k = 0; k < N; k += 2) {
+      uint32_t quotients;
+      const uint32_t differ = Quotient<T>::divide_pair(quotient, quotient, pack.units[k / 2], quotients);
+      if ((differ & 0xffffu) != 0) unproven |= 1u << k;
+      if ((differ >> 16) != 0) unproven |= 2u << k;
+    }
+#pragma unroll 1
+    for (; unproven != 0; unproven &= unproven - 1) {
+      const int k = __ffs(static_cast<int>(unproven)) - 1;
+      y[k] = exact_quotient(element_of(pack, k)[0], m);
+    }
+  } else {
+    // Not by way of element_of(): a kernel of doubles would spill on compute capability 10.0.
+#pragma unroll 1
+    for (int k = 0; k < N; ++k) {
+      T element = pack.units[0];
+#pragma unroll
+      for (int u = 1; u < N; ++u) element = u == k ? pack.units[u] : element;
+      y[k] = divide_again(element, quotient, m);
+    }
+  }
+}
+
+}  // namespace l1norm::cuda
