@@ -253,7 +253,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
       const RowPack* body_x = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
       for (int u = 0; u < kPacks; ++u) {
-        const bool there = u * step < packs - first;
+        const bool there = this->has(u);
         held_x.template load<kAccess>(u, body_x, there);
         held_g[u] = load_pack<kAccess>(body_g, there);
         body_g = next(body_g);
@@ -280,7 +280,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
       constexpr int kGroup = kGroupOf<kPacks, kPack>;
 #pragma unroll
       for (int u = 0; u < kPacks; u += kGroup) {
-        if (u * step >= packs) break;  // the same in all of a row's threads, or nearly
+        if (this->ends(u)) break;
         RowPack x[kGroup];
         held_x.get(u, x);
         tally.template add<kGroup>(held_g + u, x, by);
@@ -298,7 +298,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
       RowPack* to = reinterpret_cast<RowPack*>(y + head) + first;
 #pragma unroll
       for (int u = 0; u < kPacks; ++u) {
-        if (u * step >= packs - first) break;
+        if (!this->has(u)) break;
         RowPack x[1];
         held_x.get(u, x);
         store_pack<kAccess>(to, input_gradients(held_g[u], x[0], d));
@@ -315,7 +315,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
     const auto each = [&](const auto& load) {
 #pragma unroll
       for (int u = 0; u < kPacks; ++u) {
-        set(u, load(from, u * step < packs - first));
+        set(u, load(from, this->has(u)));
         from = next(from);
       }
     };

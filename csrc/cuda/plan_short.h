@@ -196,16 +196,16 @@ inline bool plan_warp(const Shape& shape, const Device& device, WarpPlan& plan) 
   // 100 float32 at 0.92, and with eight at 1.0.
   const int most_of_four = !shape.backward && shape.dtype == DType::kFloat ? 22 : 32;
   const int least_lanes = few ? 32 : packs > most_of_four && !has_whole_sectors(shape) ? 8 : 4;
-  // Of halves with room for one more than most rows have, as packs of lanes begin at a sector then, even where rows' do
-  // not (333 float16: 0.94, and 0.966).
+  // Fewer than 16 lanes have room for one more pack of halves than most rows have, as theirs begin at a sector then,
+  // even where rows' do not (333 float16: 0.94, and 0.966).
   const bool rounds_up = !shape.backward && shape.is_half() && !has_whole_sectors(shape);
   const int64_t with_room = rounds_up ? (shape.row_bytes() + kPackBytes / 2) / kPackBytes : packs;
   const auto find = [&](const auto& choices) {
     for (const WarpChoice& choice : choices) {
       plan = choice.plan;
       plan.alike = alike;
-      if (few ? packs > plan.lanes * plan.packs : (plan.lanes < 16 ? with_room : packs) > choice.most) continue;
-      if (plan.lanes < least_lanes) continue;
+      const int64_t needed = !few && plan.lanes < 16 ? with_room : packs;
+      if (needed > (few ? plan.lanes * plan.packs : choice.most) || plan.lanes < least_lanes) continue;
       const int threads = warp_kernel_threads(shape.backward, element_size(shape.dtype), plan.packs);
       return ceil_div(shape.rows, threads / plan.lanes) <= INT32_MAX;
     }

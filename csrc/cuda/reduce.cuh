@@ -8,25 +8,19 @@
 namespace l1norm::cuda {
 
 // The sum of the lane whose number differs in the bit `lanes`.
+__device__ __forceinline__ double shuffled(double sum, int lanes) { return __shfl_xor_sync(0xffffffffu, sum, lanes); }
 __device__ __forceinline__ Sum shuffled(const Sum& sum, int lanes) {
-  return {__shfl_xor_sync(0xffffffffu, sum.hi, lanes), __shfl_xor_sync(0xffffffffu, sum.lo, lanes)};
+  return {shuffled(sum.hi, lanes), shuffled(sum.lo, lanes)};
 }
 
-// The sum of each aligned group of kLanes lanes. Every lane of it gets the same bits: two_sum is commutative.
-template <int kLanes = 32>
-__device__ __forceinline__ Sum warp_sum(Sum sum) {
+// The sum of each aligned group of kLanes lanes; of doubles, bits may be lost. Every lane of it gets the same bits:
+// two_sum is commutative.
+template <int kLanes = 32, typename Value>
+__device__ __forceinline__ Value warp_sum(Value sum) {
 #pragma unroll
   for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
     sum = sum + shuffled(sum, lanes);
   }
-  return sum;
-}
-
-// The same of doubles, which may lose bits.
-template <int kLanes>
-__device__ __forceinline__ double warp_sum(double sum) {
-#pragma unroll
-  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
   return sum;
 }
 

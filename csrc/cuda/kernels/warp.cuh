@@ -67,8 +67,8 @@ class NearSum {
     placed_ = warp_sum<kLanes>(tally.placed());
   }
 
-  // Whether an infinity or NaN may be in it.
-  __device__ __forceinline__ bool is_special() const { return upper() >= 255u << 20; }
+  // Whether an infinity or NaN may be in it: without a least magnitude, what one reads as is the bound.
+  __device__ __forceinline__ bool is_special() const { return upper() >= Least<T>{}.exact_below(); }
 
   // That sum, or the exact one for rows of the warp, if a lane of it wants that.
   __device__ __forceinline__ Sum exact(bool wanted) const {
@@ -128,15 +128,13 @@ __global__ void __launch_bounds__(kThreads<T, kBackward, kPacks>, kBlocks<T, kBa
       const Sum total = sum.exact(c.denominator != nullptr || sum.is_special());
       write(total);
       row.finish_near(total, [&](bool wanted) { return sum.exact(wanted); }, c, least);
-    } else if constexpr (std::is_same_v<T, __half>) {
-      Tally<T> tally;
-      row.add(tally, least);
-      // As in a thread's tally, nothing of so few is lost.
-      const Sum total{warp_sum<kLanes>(tally.sum().hi), 0.0};
-      write(total);
-      row.finish(total, c, least);
     } else {
-      const Sum total = warp_sum<kLanes>(sum_of<Tally<T>>(least, [&](auto& tally) { row.add(tally, least); }));
+      Sum total = sum_of<Tally<T>>(least, [&](auto& tally) { row.add(tally, least); });
+      if constexpr (std::is_same_v<T, __half>) {
+        total = {warp_sum<kLanes>(total.hi), 0.0};  // as in a thread's tally, nothing of so few is lost
+      } else {
+        total = warp_sum<kLanes>(total);
+      }
       write(total);
       row.finish(total, c, least);
     }
