@@ -15,18 +15,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Bytes of stack that a kernel may have nonetheless, and why, by its name and architecture as printed below:
-# ("warp_kernel::kernel<double, 8, 16>", "sm_75"): (16, "reason").
-ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
-    # Fewer packs a thread, or blocks, would cost every call more than these few bytes of a rare path cost some.
-    (kernel, f"sm_{architecture}"): (size, "of a rare path")
-    for kernel, architecture, size in (
-        ("strided_kernel::kernel<__nv_bfloat16, false, 16, false, false>", 75, 16),
-        ("strided_kernel::kernel<__nv_bfloat16, false, 16, false, false>", 80, 8),
-        ("strided_kernel::kernel<float, false, 16, false, true>", 120, 16),
-        ("two_pass_kernel::backward_kernel<float, true>", 100, 8),
-    )
-}
 WORST = 10  # kernels in the table
 
 COMMAND = re.compile(r"nvcc.* -c (?P<source>\S+\.cu)\b")
@@ -152,20 +140,11 @@ def main(log, *sources):
             print(row(name, architecture, figures))
             seen.add(name)
 
-    spilling, used = [], set()
-    for figures, name, architecture in results:
-        allowed, reason = ALLOWED.get((name, architecture), (0, ""))
-        if reason and figures.stack:
-            used.add((name, architecture))
-        if figures.stack > allowed or (any(figures.spills) and not reason):
-            spilling.append(row(name, architecture, figures))
+    spilling = [row(name, architecture, f) for f, name, architecture in results if f.stack or any(f.spills)]
     architectures = sorted({a for c in compilations.values() for a in c.architectures}, key=lambda a: (len(a), a))
     print(f"{len(names)} kernels in {len(compilations)} files for {', '.join(architectures)}; with a stack or spills:")
-    print(*([header, *spilling] if spilling else ["none but those allowed" if ALLOWED else "none"]), sep="\n")
-    stale = [key for key in ALLOWED if key[1] in architectures and key not in used]
-    if stale:
-        print("allowed a stack, and without one:", *stale, sep="\n")
-    return 1 if spilling or stale else 0
+    print(*([header, *spilling] if spilling else ["none"]), sep="\n")
+    return 1 if spilling else 0
 
 
 if __name__ == "__main__":

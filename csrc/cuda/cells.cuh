@@ -138,14 +138,13 @@ struct HeldCells {
     if constexpr (kPacks > 0) x.template load<&Offsets::input>(from, rest, steps);
   }
 
-  // What the warp has of each of its columns, into the desk's parts.
-  __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& place, const Memory& desk) {
-    const int64_t denominator = place.offsets(t, c.geometry.rows).denominator;
-    double2* const parts = desk.parts + place.step_warp * t.count();
-    const int end = t.along ? t.step_lanes() : 32;
-    int bit = t.along ? 1 : t.lanes, column = 0;
+  // What the warp has of each of its columns, into the desk's parts. make_place(): the thread's place, worked out anew.
+  template <typename MakePlace>
+  __device__ __forceinline__ void hand_in(const Call& c, const Tiling& t, const Place& before, int cluster,
+                                          const MakePlace& make_place) {
+    const int64_t denominator = before.offsets(t, c.geometry.rows).denominator;
     const auto scale = [&](int k) {
-      return kBackward && place.exists ? dot_scale_of<T>(c, denominator + k * t.denominator_step) : 0.0;
+      return kBackward && before.exists ? dot_scale_of<T>(c, denominator + k * t.denominator_step) : 0.0;
     };
     Sum total;
     if (kElements || t.columns == 1) {
@@ -153,14 +152,14 @@ struct HeldCells {
     } else if constexpr (!kElements && !kShared) {
       note_held();
       bool exact = true;
-      total = folded<kPack>(t, place, [&](int k) {
+      total = folded<kPack>(t, before, [&](int k) {
         TallyOf tally;
         add_column<true>(tally, x, g, k, scale(k));
         exact &= tally.is_exact(least);
         return tally.sum();
       });
       if constexpr (!std::is_same_v<TallyOf, typename TallyOf::Careful>) {
-        if (__any_sync(0xffffffffu, !exact)) total = carefully_folded(t, place, scale);
+        if (__any_sync(0xffffffffu, !exact)) total = carefully_folded(t, before, scale);
       }
     } else if constexpr (!kElements) {
       Sum sums[kPack];
@@ -180,8 +179,13 @@ struct HeldCells {
             }
           },
           sums);
-      total = folded<kPack>(t, place, [&](int k) { return sums[k]; });
+      total = folded<kPack>(t, before, [&](int k) { return sums[k]; });
     }
+    // Anew, as a kernel of floats would spill on compute capability 12.0; gradients run 3% slower so.
+    const Place place = kBackward ? before : make_place();
+    double2* const parts = Memory(place, t, cluster).parts + place.step_warp * t.count();
+    const int end = t.along ? t.step_lanes() : 32;
+    int bit = t.along ? 1 : t.lanes, column = 0;
     if (!kElements && t.columns > 1) {
       column = column_of(place);
       bit *= kPack;
@@ -332,6 +336,10 @@ struct HeldCells {
     uint64_t unproven = 0;
 #pragma unroll
     for (int unit = 0; unit < X::kUnits; ++unit) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+      // Else the next quotients are read ahead, into registers that a kernel of bfloat16 has not.
+      if constexpr (!kBackward && X::kUnit == 2) __syncwarp();
+#endif
       if constexpr (kBackward) {
         const Slope<T>* slopes[X::kUnit];
 #pragma unroll

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   {
     const Place place = make_place();
     const Memory desk(place, t, cluster.size);
-    held.hand_in(c, t, place, desk);
+    held.hand_in(c, t, place, cluster.size, make_place);
     if (kBackward && place.thread < t.count()) desk.scales[place.thread] = divisor.scale(c);
   }
   const Place place = make_place();

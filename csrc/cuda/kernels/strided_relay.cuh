@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
     }
     const Place place = make_place();
     const Desk<T, kBackward> desk(place, t, 1);
-    held.hand_in(c, t, place, desk);
+    held.hand_in(c, t, place, 1, make_place);
     double2* const mine = parts + static_cast<size_t>(part) * t.count();
     add_up<T, kBackward>(t, place, desk, alone, [&](int column, const Sum& sum) { publish(mine + column, sum); });
   } else if (task.job == Job::kTotal) {

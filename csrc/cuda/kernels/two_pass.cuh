@@ -14,7 +14,7 @@ namespace two_pass_kernel {
 
 // More would spill.
 template <typename In, typename T>
-constexpr int kTwoPassThreads = sizeof(T) == 8 || (sizeof(T) == 2 && !std::is_same_v<In, T>) ? 768 : kMaxThreads;
+constexpr int kTwoPassThreads = sizeof(T) == 8 || (sizeof(T) == 2 && !std::is_same_v<In, T>) ? 736 : kMaxThreads;
 
 // A row's elements as neighbours in memory: a scalar head up to a line, packs, a scalar tail.
 template <typename In, typename T>
@@ -230,6 +230,13 @@ cudaError_t launch(const Call& c, const TwoPassPlan& plan, cudaStream_t stream) 
   return launch_in_stream(c, function, plan.blocks, std::min(plan.threads, kTwoPassThreads<In, T>), 0, 1, stream, c);
 }
 
+// Steps at a time; more would spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kUnrolled = 2;
+#else
+constexpr int kUnrolled = 4;
+#endif
+
 // The gradient of rows that lie anyhow.
 template <typename T, bool kUnitStride>
 __global__ void __launch_bounds__(kTwoPassThreads<T, T>) backward_kernel(const __grid_constant__ Call c) {
@@ -263,7 +270,7 @@ __global__ void __launch_bounds__(kTwoPassThreads<T, T>) backward_kernel(const _
     __syncthreads();
     const Gradient gradient = shared;
     with_gradient<T>(gradient, [&](const auto& d) {
-#pragma unroll 4
+#pragma unroll kUnrolled
       for (int64_t i = threadIdx.x; i < walk.count; i += blockDim.x) {
         const Offsets p = at(i);
         const Pack<T, 1> value{{x[p.input]}}, grad{{g[p.grad]}};
