@@ -365,12 +365,12 @@ def test_gpu_contestants_name_what_is_missing(monkeypatch):
     x, y = torch.ones(3, 4), torch.empty(3, 4)
     wanted = frozenset(peers.PEERS)
     found = {e.key: e for e in peers.entrants(suites.Case("rows", (3, 4)), cuda, wanted, x, y)}
-    assert list(found) == ["ours", "copy", "tuned-copy", *peers.PEERS]
-    for key in ("triton", "liger", "quack", "tuned-copy"):
+    assert list(found) == ["ours", "copy", "tuned-copy", "hinted-copy", *peers.PEERS]
+    for key in ("triton", "liger", "quack", "tuned-copy", "hinted-copy"):
         with pytest.raises(peers.UnavailableError, match="not installed"):
             found[key].run(x, y)
     other = peers.entrants(suites.Case("dims", (3, 4), (0,)), cuda, wanted, x.t(), y)
-    assert "tuned-copy" not in {e.key for e in other}
+    assert not {"tuned-copy", "hinted-copy"} & {e.key for e in other}
     with pytest.raises(peers.UnavailableError, match="last dimension"):
         next(e for e in other if e.key == "triton").run(x, y)
 
@@ -387,9 +387,10 @@ for dtype in (torch.float32, torch.float64, torch.float16):
         exact = x.double() / x.double().abs().mean(1, keepdim=True)
         y = t.normalise_rows(x)
         assert torch.allclose(y.double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=0), (dtype, rows, length)
-        for name, copy in t.copies().items():
-            z = torch.full_like(x, 7)
-            assert torch.equal(copy(x, z), x), (name, dtype, rows, length)
+        for eviction in ("", "evict_last"):
+            for name, copy in t.copies(eviction).items():
+                z = torch.full_like(x, 7)
+                assert torch.equal(copy(x, z), x), (name, eviction, dtype, rows, length)
 """
     environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"})
     done = subprocess.run(

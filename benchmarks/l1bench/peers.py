@@ -18,15 +18,17 @@ from .suites import Case
 Forward = Callable[[Tensor], Tensor]
 
 OURS = frozenset({"ours", "out"})
+#: Not the copy that hints to the L2 cache what ours hints: it is there to tell what of a fraction is the hint's.
 YARDSTICKS = frozenset({"copy", "tuned-copy", "add"})
 #: Their like for calls that allocate the result, and who writes into memory that is there.
 ALLOCATING_YARDSTICKS = frozenset({"clone", "new-add"})
-WRITING = YARDSTICKS | {"out"}
+WRITING = YARDSTICKS | {"hinted-copy", "out"}
 LABELS = {
     "ours": "l1norm",
     "out": "l1norm, out=",
     "copy": "y.copy_(x)",
     "tuned-copy": "Triton copy",
+    "hinted-copy": "Triton copy, evict_last",
     "clone": "x.clone()",
     "add": "torch.add(x, g, out=o)",
     "new-add": "torch.add(x, g)",
@@ -100,7 +102,8 @@ def entrants(case: Case, device: torch.device, wanted: frozenset[str], x: Tensor
     if device.type == "cpu":
         found.append(Entrant("clone", lambda x, y: x.clone(memory_format=torch.preserve_format)))
     elif _dense_alike(x, y):
-        found.append(Entrant("tuned-copy", _tuned_copy(x, y)))
+        found.append(Entrant("tuned-copy", _tuned_copy("")))
+        found.append(Entrant("hinted-copy", _tuned_copy("evict_last")))
     return found + [Entrant(key, _allocating(function)) for key, function in functions.items()]
 
 
@@ -194,8 +197,8 @@ def _dense_alike(x: Tensor, y: Tensor) -> bool:
     return x.stride() == y.stride() and span == x.numel()
 
 
-def _tuned_copy(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], object]:
-    """Return the fastest of the Triton copies on these tensors, chosen at the first call."""
+def _tuned_copy(eviction: str) -> Callable[[Tensor, Tensor], object]:
+    """Return the fastest of the Triton copies on the tensors of the first call, chosen there."""
     best: list[Callable[[Tensor, Tensor], object]] = []
 
     def run(x: Tensor, y: Tensor) -> object:
@@ -203,7 +206,7 @@ def _tuned_copy(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], object]:
             _require("triton")
             from .triton_kernels import copies
 
-            candidates = copies()
+            candidates = copies(eviction)
             for copy in candidates.values():
                 copy(x, y)
             timed = interleave({k: _bound(c, x, y) for k, c in candidates.items()}, x.device, Rounds(5, 5, 60.0))

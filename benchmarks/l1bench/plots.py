@@ -14,6 +14,7 @@ SCHEMA = 1
 _STYLES: dict[str, tuple[str, str, str]] = {
     "ours": ("l1norm", "#c1121f", "o"),
     "out": ("l1norm, out=", "#f4845f", "o"),
+    "hinted-copy": ("a copy with evict_last reads", "#bbbbbb", "."),
     "triton": ("Triton row kernel", "#2a9d8f", "^"),
     "autotune": ("torch.compile max-autotune", "#1d4e89", "s"),
     "compile": ("torch.compile", "#4f9ee3", "s"),

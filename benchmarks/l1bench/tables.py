@@ -13,6 +13,7 @@ _SHORT = {
     "out": "ours\nout=",
     "copy": "copy_",
     "tuned-copy": "Triton\ncopy",
+    "hinted-copy": "Triton copy,\nevict_last",
     "clone": "clone",
     "add": "add",
     "new-add": "add,\nnew",

@@ -19,12 +19,12 @@ _LOOP_BLOCK = 8192
 
 
 @triton.jit
-def _copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+def _copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVICTION: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offset = start + tl.arange(0, BLOCK)
     # Whole blocks without a mask: with one, an odd n would keep the accesses from being vectorised.
     if start + BLOCK <= n:
-        tl.store(y_ptr + offset, tl.load(x_ptr + offset))
+        tl.store(y_ptr + offset, tl.load(x_ptr + offset, eviction_policy=EVICTION))
     else:
         tl.store(y_ptr + offset, tl.load(x_ptr + offset, mask=offset < n), mask=offset < n)
 
@@ -71,14 +71,17 @@ def normalise_rows(x: Tensor) -> Tensor:
     return y
 
 
-def copies() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """Copies of a dense tensor into one of the same strides, one a configuration, to choose from."""
+def copies(eviction: str = "") -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Copies of a dense tensor into one of the same strides, one a configuration, to choose from.
+
+    ``eviction``: what reads tell the L2 cache, as ``eviction_policy`` of ``tl.load``.
+    """
 
     def made(block: int, warps: int) -> Callable[[Tensor, Tensor], Tensor]:
         def copy(x: Tensor, y: Tensor) -> Tensor:
             source, target = _words(x), _words(y)
             grid = (triton.cdiv(source.numel(), block),)
-            _copy_kernel[grid](source, target, source.numel(), BLOCK=block, num_warps=warps)
+            _copy_kernel[grid](source, target, source.numel(), BLOCK=block, EVICTION=eviction, num_warps=warps)
             return y
 
         return copy
