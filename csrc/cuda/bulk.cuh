@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "pack.cuh"
+#include "access.cuh"
 #include "shared.cuh"
 
 namespace l1norm::cuda {
@@ -16,11 +16,20 @@ namespace l1norm::cuda {
 
 #if L1NORM_BULK_COPY
 // Whole packs, to shared memory; the barrier's phase waits for them.
+template <Access kAccess>
 __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(barrier)
-               : "memory");
+  if constexpr (kKeeps<kAccess>) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(barrier), "l"(keeping())
+        : "memory");
+  } else {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(barrier)
+                 : "memory");
+  }
 }
 #endif
 
@@ -45,7 +54,7 @@ class WarpCopy {
 #if L1NORM_BULK_COPY
     if (lane() == 0 && whole > 0) {
       expect_bytes(barrier_, whole);
-      copy_bulk(shared, global, whole, barrier_);
+      copy_bulk<Access::kOnce>(shared, global, whole, barrier_);
     }
 #else
     const uint4* from = reinterpret_cast<const uint4*>(global);

@@ -59,7 +59,7 @@ struct Cells {
 };
 
 // Those of one operand in shared memory, in places of the thread's own.
-template <typename T>
+template <typename T, Access kAccess>
 struct SharedCells {
   uint4* mine;  // threads' places of one number are neighbours
 
@@ -72,7 +72,7 @@ struct SharedCells {
       visit<kOf, kBatch>(Way(t, way, steps, first * way.step), steps, start, [&](int u, const T* from, bool there) {
         uint4* const place = mine + (first + u) * blockDim.x;
         if (there) {
-          copy_async(place, from);
+          copy_async<kAccess>(place, from);
         } else {
           *place = uint4{};
         }
@@ -104,12 +104,13 @@ struct HeldCells {
   using G = std::conditional_t<kBackward, X, Empty>;
   static constexpr int kPack = X::kPack;
   using Memory = Desk<T, kBackward>;
+  using Copied = SharedCells<T, kCopied<kBackward>>;
 
   X x;
   G g;
   std::conditional_t<kBackward, Empty, Least<T>> least;  // of all its cells, once they are handed in or finished
-  std::conditional_t<kShared, SharedCells<T>, Empty> shared_x;
-  std::conditional_t<kShared && kBackward, SharedCells<T>, Empty> shared_g;
+  std::conditional_t<kShared, Copied, Empty> shared_x;
+  std::conditional_t<kShared && kBackward, Copied, Empty> shared_g;
 
   HeldCells() = default;
   // places: of a pack a cell, those of x first.

@@ -68,7 +68,7 @@ struct WholeColumns {
 
   __device__ __forceinline__ void load(int j, const Offsets& o) {
     const auto fetch = [](UnitPack& pack, const T* from, bool there) {
-      pack = there ? *reinterpret_cast<const UnitPack*>(from) : UnitPack{};
+      pack = load_pack<Access::kOnce>(reinterpret_cast<const UnitPack*>(from), there);
     };
     if constexpr (kBackward) {
       visit<&Offsets::grad, kSteps>(way(j), c.geometry.row, static_cast<const T*>(c.grad) + o.grad,

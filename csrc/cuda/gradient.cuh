@@ -198,7 +198,7 @@ class InShared {
   template <Access>
   __device__ __forceinline__ void load(int u, const P* from, bool there) const {
     if (there) {
-      copy_async(place(u), from);
+      copy_async<kCopied<true>>(place(u), from);
     } else {
       *place(u) = P{};
     }
@@ -322,7 +322,9 @@ struct HeldPair : Share<T, kEdge, kStep> {
     if ((reinterpret_cast<uintptr_t>(row) ^ reinterpret_cast<uintptr_t>(y)) % kPackBytes == 0) {
       each([](const RowPack* at, bool there) { return load_pack<kAccess>(at, there); });
     } else {
-      each([](const RowPack* at, bool there) { return load_anywhere<kPack>(reinterpret_cast<const T*>(at), there); });
+      each([](const RowPack* at, bool there) {
+        return load_anywhere<kAccess, kPack>(reinterpret_cast<const T*>(at), there);
+      });
     }
   }
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../call.h"
+#include "access.cuh"
 #include "accumulate.cuh"
 #include "plan.h"
 #include "shared.cuh"
@@ -12,29 +13,6 @@ namespace l1norm::cuda {
 template <typename T>
 __device__ __forceinline__ Divisor exact_divisor(const Sum& total, const Call& c) {
   return make_divisor<Wide<T>>(total, c.count, c.eps);
-}
-
-// How often a kernel reads its input; its result, never. kFirst and kLast keep the input in the L2 cache in between.
-enum class Access { kOnce, kFirst, kLast };
-
-template <Access kAccess, typename P>
-__device__ __forceinline__ P load_pack(const P* from, bool there) {
-  if constexpr (kAccess == Access::kFirst) {
-    return load_keeping(from, there);
-  } else if constexpr (kAccess == Access::kLast) {
-    return load_last(from, there);
-  } else {
-    return there ? *from : P{};
-  }
-}
-
-template <Access kAccess, typename P>
-__device__ __forceinline__ void store_pack(P* to, const P& pack) {
-  if constexpr (kAccess == Access::kOnce) {
-    *to = pack;
-  } else {
-    store_streaming(to, pack);
-  }
 }
 
 // Which of a row's elements are a thread's: packs of the body, and kEdge elements each, at most, of the head up to the
@@ -231,36 +209,6 @@ struct Held : Share<T, kEdge, kStep, kStart> {
   }
 };
 
-// 16 bytes from global to shared memory, for the thread that waits for its own copies.
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
-#else
-  *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
-#endif
-}
-
-// Ends a group of copies.
-__device__ __forceinline__ void commit_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Until at most kGroups groups are on their way.
-template <int kGroups>
-__device__ __forceinline__ void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
-#endif
-}
-
-__device__ __forceinline__ void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
 // A thread's share of a row that stays in shared memory, in places of its own: no barrier is needed.
 template <typename T>
 struct HeldInShared {
@@ -276,7 +224,7 @@ struct HeldInShared {
 
   __device__ __forceinline__ void load() const {
     const RowPack* from = x;
-    for (int i = 0; i < end; i += step, from += step) copy_async(places + i, from);
+    for (int i = 0; i < end; i += step, from += step) copy_async<Access::kOnce>(places + i, from);
   }
 
   template <typename Sums>

@@ -29,8 +29,11 @@ __device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, const
       if (turn.round > 0) await_phase(shared_address(&memory.barriers.empty[turn.stage]), (turn.round - 1) & 1);
       expect_bytes(barrier, chunk.bytes * (kBackward ? 2 : 1));
       if (chunk.bytes == 0) continue;
-      copy_bulk(to, at.x + chunk.begin, chunk.bytes, barrier);
-      if constexpr (kBackward) copy_bulk(to + ring.chunk_bytes, at.g + chunk.begin, chunk.bytes, barrier);
+      const auto copy = [&](unsigned char* place, const unsigned char* from) {
+        copy_bulk<kCopied<kBackward>>(place, from + chunk.begin, chunk.bytes, barrier);
+      };
+      copy(to, at.x);
+      if constexpr (kBackward) copy(to + ring.chunk_bytes, at.g);
     }
     k -= ring.chunks;
   }
