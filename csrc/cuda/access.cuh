@@ -110,8 +110,8 @@ __device__ __forceinline__ uint64_t keeping() {
 }
 #endif
 
-// How gradients' operands are copied to shared memory: those that are to leave the cache last run no faster through
-// rings there, and 1% (1 x 131071 float32) to 4% (64 x 4096 x 512, dim 1) slower as threads' own copies.
+// How gradients' operands are copied to shared memory. With that hint rings are no faster, and threads' own copies make
+// rows of 131071 float32 0.6% slower, of 65535 float64 3.5%.
 template <bool kBackward>
 constexpr Access kCopied = kBackward ? Access::kPassing : Access::kOnce;
 
