@@ -62,16 +62,16 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["dense"] = g.dense();
   const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike), pack);
   d["lattice"] =
-      pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed, l.interleaved, l.far);
+      pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed, l.interleaved, l.apart);
   return d;
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
-                    int64_t l2_bytes, int max_cluster, bool backward,
-                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, bool>& lattice) {
+                    int64_t l2_bytes, int max_cluster, int widest_cluster, bool backward,
+                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t>& lattice) {
   using namespace l1norm::cuda;
-  const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, far] = lattice;
+  const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart] = lattice;
   const int64_t size = l1norm::element_size(static_cast<l1norm::DType>(dtype));
   const Plan p = make_plan({rows,
                             length,
@@ -80,9 +80,9 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                             dense,
                             aligned,
                             backward,
-                            {units, steps, inner, columns, elements, along, size, skewed, interleaved, far}},
+                            {units, steps, inner, columns, elements, along, size, skewed, interleaved, apart}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
-                            l2_bytes, max_cluster},
+                            l2_bytes, max_cluster, widest_cluster},
                            wanted_kernel);
   pybind11::dict d;
   d["kernel"] = name(p.kernel);
@@ -223,14 +223,14 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
         pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
         pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-        pybind11::arg("backward") = false,
-        pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, false),
+        pybind11::arg("widest_cluster"), pybind11::arg("backward") = false,
+        pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0),
         "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
         "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
         "input and output, and of its gradient in backward, start at the same elements; lattice: "
         "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
         "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
-        "whether steps follow each other without a gap, whether they lie far apart.");
+        "whether steps follow each other without a gap, bytes from step to step.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', "
         "'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");

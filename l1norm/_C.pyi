@@ -52,7 +52,8 @@ def plan(
     shared_bytes_per_multiprocessor: int,
     l2_bytes: int,
     max_cluster: int,
+    widest_cluster: int,
     backward: bool = False,
-    lattice: tuple[int, int, int, int, int, bool, bool, bool] = ...,
+    lattice: tuple[int, int, int, int, int, bool, bool, bool, int] = ...,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

@@ -5,7 +5,9 @@ import torch
 from l1norm import _C
 
 
-def gpu(multiprocessors: int, threads: int, block_kb: int, multiprocessor_kb: int, l2_mb: int, cluster: int) -> dict:
+def gpu(
+    multiprocessors: int, threads: int, block_kb: int, multiprocessor_kb: int, l2_mb: int, cluster: int, widest: int
+) -> dict:
     return {
         "multiprocessors": multiprocessors,
         "threads_per_multiprocessor": threads,
@@ -13,6 +15,7 @@ def gpu(multiprocessors: int, threads: int, block_kb: int, multiprocessor_kb: in
         "shared_bytes_per_multiprocessor": multiprocessor_kb << 10,
         "l2_bytes": l2_mb << 20,
         "max_cluster": cluster,
+        "widest_cluster": widest,
     }
 
 
@@ -20,14 +23,14 @@ def gpu(multiprocessors: int, threads: int, block_kb: int, multiprocessor_kb: in
 # Multiprocessors and L2 caches: NVIDIA's white papers of Turing, Ampere, Ada, Hopper and the Blackwells; the H200's
 # cache as its driver says.
 GPUS = {
-    "T4": gpu(40, 1024, 64, 64, 4, 1),  # 7.5
-    "A100": gpu(108, 2048, 163, 164, 40, 1),  # 8.0
-    "L4": gpu(58, 1536, 99, 100, 48, 1),  # 8.9
-    "RTX 4090": gpu(128, 1536, 99, 100, 72, 1),  # 8.9
-    "H100": gpu(132, 2048, 227, 228, 50, 8),  # 9.0
-    "H200": gpu(132, 2048, 227, 228, 60, 8),  # 9.0
-    "B200": gpu(148, 2048, 227, 228, 126, 8),  # 10.0
-    "RTX 5090": gpu(170, 1536, 99, 100, 96, 8),  # 12.0
+    "T4": gpu(40, 1024, 64, 64, 4, 1, 1),  # 7.5
+    "A100": gpu(108, 2048, 163, 164, 40, 1, 1),  # 8.0
+    "L4": gpu(58, 1536, 99, 100, 48, 1, 1),  # 8.9
+    "RTX 4090": gpu(128, 1536, 99, 100, 72, 1, 1),  # 8.9
+    "H100": gpu(132, 2048, 227, 228, 50, 8, 16),  # 9.0
+    "H200": gpu(132, 2048, 227, 228, 60, 8, 16),  # 9.0
+    "B200": gpu(148, 2048, 227, 228, 126, 8, 16),  # 10.0
+    "RTX 5090": gpu(170, 1536, 99, 100, 96, 8, 8),  # 12.0
 }
 WITH_CLUSTERS = [name for name, device in GPUS.items() if device["max_cluster"] > 1]
 

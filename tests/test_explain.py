@@ -210,9 +210,9 @@ def test_the_plan_is_asked_for_what_is_there(dtype, h200):
     assert found == {"shape": (8, 100), "number": NUMBER[dtype], "held": True, "dense": True, "aligned": True}
     pack = 16 // dtype.itemsize
     if pack < 8:
-        assert lattice == (8, 100 // pack, 8, 1, 1, True, False, False, False)
+        assert lattice == (8, 100 // pack, 8, 1, 1, True, False, False, 16)
     else:  # not whole packs
-        assert lattice == (8, 100, 8, 1, pack, True, False, False, False)
+        assert lattice == (8, 100, 8, 1, pack, True, False, False, dtype.itemsize)
     assert _explain._NUMBER == NUMBER
 
 
@@ -233,11 +233,12 @@ def test_a_row_is_held_where_neighbours_are_neighbours_in_memory(h200):
 
 def test_a_lattice_is_of_packs_where_all_is_aligned(h200):
     x = place((64, 128), 0)
-    assert h200(x, 0)["lattice"] == (32, 64, 32, 4, 1, False, False, False, False)
-    assert h200(x[:, ::2], 1)["lattice"] == (64, 64, 64, 1, 4, True, False, False, False)
+    assert h200(x, 0)["lattice"] == (32, 64, 32, 4, 1, False, False, False, 512)
+    assert h200(x[:, ::2], 1)["lattice"] == (64, 64, 64, 1, 4, True, False, False, 8)
     for apart in (place((64, 128), 1), place((64, 128), 0, row=129)):
-        assert h200(apart, 0)["lattice"] == (128, 64, 128, 1, 4, False, False, False, False)
-        assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False, False, False, False)
+        assert h200(apart, 0)["lattice"] == (128, 64, 128, 1, 4, False, False, False, apart.stride(0) * 4)
+        step = max(x.stride(0), apart.stride(0)) * 4
+        assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False, False, False, step)
     assert h200(x, 0, dtype=torch.float64)["lattice"] is None
 
 

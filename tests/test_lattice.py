@@ -19,7 +19,7 @@ class Lattice(NamedTuple):
     along: bool
     skewed: bool
     interleaved: bool
-    far: bool
+    apart: int
 
 
 def found(x, dims, out, pack, aligned, alike=True) -> Lattice:
@@ -50,19 +50,19 @@ def test_neighbouring_rows_are_columns():
     assert lattice(meta(6, 5, 8), [1], pack=2) == (COLUMNS, 24, 5, 4, False)
 
 
-def test_steps_are_far_from_32_kilobytes_on():
-    def far(x, dims, out=None, pack=4):
-        return found(x, dims, meta(*x.shape) if out is None else out, pack, aligned=True).far
+def test_steps_lie_so_many_bytes_apart():
+    def apart(x, dims, out=None, pack=4):
+        return found(x, dims, meta(*x.shape) if out is None else out, pack, aligned=True).apart
 
-    assert far(meta(100, 8192), [0])
-    assert not far(meta(100, 8188), [0])
-    assert far(meta(100, 4096), [0], pack=2)
-    assert not far(meta(100, 4096), [0], pack=8)
-    assert far(meta(5, 100, 8192), [1])
-    assert not far(meta(5, 100, 8192), [2])
-    assert not far(meta(64, 100, 256, 64), [0, 2])  # of two loops the inner one
-    assert far(meta(100, 64), [0], out=meta(100, 8192)[:, :64])
-    assert far(meta(100, 8192).flip(0), [0])
+    assert apart(meta(100, 8192), [0]) == 32 << 10
+    assert apart(meta(100, 8188), [0]) == (32 << 10) - 16
+    assert apart(meta(100, 4096), [0], pack=2) == 32 << 10
+    assert apart(meta(100, 4096), [0], pack=8) == 8 << 10
+    assert apart(meta(5, 100, 8192), [1]) == 32 << 10
+    assert apart(meta(5, 100, 8192), [2]) == 16  # from pack to pack
+    assert apart(meta(64, 100, 256, 64), [0, 2]) == 256  # of two loops the inner one
+    assert apart(meta(100, 64), [0], out=meta(100, 8192)[:, :64]) == 32 << 10
+    assert apart(meta(100, 8192).flip(0), [0]) == 32 << 10
 
 
 def test_neighbours_in_a_row_are_segments():

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from plans import GPUS, NUMBER, WITH_CLUSTERS, ceil_div, make_plan
+from plans import GPUS, NUMBER, REGISTERS, RESERVED, WITH_CLUSTERS, ceil_div, make_plan
 from samples import DTYPES
 
 from l1norm import _C
+
+NEAR, FAR = 8 << 10, 32 << 10  # bytes from step to step, from which on narrow tiles lose
 
 # Units side by side, columns of a unit, elements of a cell that are steps, whether steps lie closer together.
 KINDS = {
@@ -17,32 +19,32 @@ KINDS = {
 
 
 def plan_lattice(
-    name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False, far=False
+    name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False, apart=0
 ) -> dict:
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, far)
+    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, apart)
     return _C.plan(
         units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
     )
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("apart", [0, NEAR, FAR])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", GPUS)
-def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward, far):
+def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward, apart):
     for dtype in DTYPES:
         columns, elements, along = KINDS[kind](16 // dtype.itemsize)
         size = dtype.itemsize
         unit_bytes = size if elements > 1 else 16
         packs_in_registers = (3 if backward else 4) if unit_bytes == 2 else 8 if backward else 12 if size == 8 else 16
         side_by_side = 1 if along else 32 // unit_bytes  # 32 bytes, where a column is long
-        most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["max_cluster"]
+        most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["widest_cluster"]
         whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 3, 4, 8) if backward else (2, 3, 4, 8, 16)
         for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
             for inner in (1, 3, 4, 12, 17, 600):
                 for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
-                    plan = plan_lattice(name, kind, units, steps, inner, dtype, backward, far=far)
+                    plan = plan_lattice(name, kind, units, steps, inner, dtype, backward, apart=apart)
                     case = (dtype, units, inner, steps, plan)
                     if plan["kernel"] == "two_pass":
                         assert units > 1 << 31, case
@@ -70,8 +72,8 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     assert width == lanes * across
                     assert across == 1 or (size == 4 and width <= inner and width * unit_bytes == 256), case
                     assert lanes * columns <= 32  # a fold of a pack's columns has a lane for each
-                    assert cluster in (1, 2, 4, 8)
-                    assert cluster <= GPUS[name]["max_cluster"]
+                    assert cluster in (1, 2, 4, 8, 16)
+                    assert cluster <= GPUS[name]["widest_cluster"]
                     assert cluster == 1 or warps > 1, case
                     shared, in_turns = plan["shared_packs"], plan["interleaved"]
                     assert not in_turns, case
@@ -90,16 +92,62 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                         assert cells + bytes_of_sums <= GPUS[name]["shared_bytes"], case
                     else:
                         assert bytes_of_sums <= 48 << 10, case
+                    if cluster > GPUS[name]["max_cluster"]:  # two blocks of it share a multiprocessor
+                        cells = plan["threads"] * shared * 16 * (2 if backward else 1)
+                        a_block = cells + bytes_of_sums + RESERVED
+                        assert 2 * a_block <= GPUS[name]["shared_bytes_per_multiprocessor"], case
+                        registers = 80 if packs == 0 else 64 if packs == 8 and not backward else 128
+                        assert 2 * plan["threads"] * registers <= REGISTERS, case
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
 def test_steps_far_apart_are_read_256_bytes_at_a_time(name):
     for kind, inner in (("columns", 16_384), ("elements", 65_535)):
-        plans = [plan_lattice(name, kind, 8 * inner, 1024, inner, torch.float32, far=far) for far in (False, True)]
+        plans = [plan_lattice(name, kind, 8 * inner, 1024, inner, torch.float32, apart=apart) for apart in (0, FAR)]
         assert [plan["across"] for plan in plans] == ([1, 2] if kind == "columns" else [2, 2])
         # Halves have no time to gain, and doubles have as much in a warp.
         for dtype in (torch.bfloat16, torch.float64):
-            assert plan_lattice(name, kind, 8 * inner, 1024, inner, dtype, far=True)["across"] == 1
+            assert plan_lattice(name, kind, 8 * inner, 1024, inner, dtype, apart=FAR)["across"] == 1
+
+
+# Steps, units side by side, bytes from step to step, backward; blocks of a cluster in launches of many float32 that
+# measured within 4% of the fastest on an H200, None: the relay's.
+WIDE = [
+    (4096, 16, 0, False, 8), (8192, 16, 0, False, 8), (10_000, 16, 0, False, 16), (12_288, 16, 0, False, 16),
+    (16_384, 16, 0, False, 16), (24_000, 16, 0, False, 16), (6000, 5568, FAR, False, 8), (8192, 4096, FAR, False, 8),
+    (10_000, 3328, FAR, False, 16), (12_288, 2720, FAR, False, 16), (16_384, 2048, FAR, False, 16),
+    (24_000, 1376, NEAR, False, None), (32_768, 1024, NEAR, False, None), (2048, 16, 0, True, 4),
+    (4096, 16, 0, True, 8), (8192, 16, 0, True, 16), (12_000, 16, 0, True, 16), (3000, 11_168, FAR, True, 8),
+    (4096, 8192, FAR, True, 8), (6000, 5568, FAR, True, 16), (8192, 4096, FAR, True, 16),
+    (12_000, 2784, FAR, True, None), (16_384, 2048, FAR, True, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "inner", "apart", "backward", "cluster"), WIDE)
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_long_columns_of_floats_take_as_many_blocks_as_measured(name, steps, inner, apart, backward, cluster):
+    units = ceil_div((1 << 28) // steps, inner) * inner
+    plan = plan_lattice(name, "columns", units, steps, inner, torch.float32, backward, apart=apart)
+    assert plan.get("cluster") == cluster
+    assert plan["kernel"] == ("strided_relay" if cluster is None else "strided")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", GPUS)
+def test_clusters_of_sixteen_have_shared_memory_and_one_warp_side_by_side(name, backward):
+    wide = 0
+    for dtype in DTYPES:
+        for kind in KINDS:
+            for steps in (1000, 3000, 6000, 9000, 12_345, 16_384, 20_000):
+                for apart in (0, NEAR, FAR):
+                    plan = plan_lattice(name, kind, 1 << 16, steps, 1 << 12, dtype, backward, apart=apart)
+                    if plan.get("cluster") != 16:
+                        continue
+                    wide += 1
+                    assert plan["shared_packs"] > 0
+                    assert plan["across"] == 1
+                    assert dtype.itemsize > 2
+    assert (wide > 0) == (GPUS[name]["widest_cluster"] == 16)
 
 
 @pytest.mark.parametrize("backward", [False, True])

@@ -8,6 +8,8 @@ namespace l1norm::cuda {
 constexpr int kPackBytes = 16;
 constexpr int kSectorBytes = 32;  // of memory, read and written as a whole
 constexpr int kMaxCluster = 8;    // that every GPU with clusters takes
+constexpr int kWidestCluster = 16;
+constexpr int kReservedShared = 1 << 10;  // that the system takes of each block
 
 struct Device {
   int multiprocessors;
@@ -16,6 +18,7 @@ struct Device {
   int shared_bytes_per_multiprocessor;  // of all its blocks
   int64_t l2_bytes;
   int max_cluster;            // blocks that can share a row, 1 before compute capability 9.0
+  int widest_cluster;         // the same where a multiprocessor has room for two of them; some GPUs take more then
   bool early_starts = false;  // a launch may start before its stream's earlier kernels have ended
 };
 

@@ -62,6 +62,25 @@ bool is_driver_for_early_starts() {
   return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
 }
 
+// Whether two blocks a multiprocessor fit in clusters of kWidestCluster.
+bool takes_widest_clusters(int shared_bytes_per_multiprocessor) {
+  const int shared_bytes = shared_bytes_per_multiprocessor / 2 - kReservedShared;
+  const auto function = reinterpret_cast<const void*>(probe);
+  cudaLaunchAttribute cluster = clusters_of(kWidestCluster);
+  cudaLaunchConfig_t config =
+      launch_config(kWidestCluster, kStridedThreads / 2, static_cast<size_t>(shared_bytes), nullptr);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess &&
+      cudaOccupancyMaxActiveClusters(&clusters, function, &config) == cudaSuccess) {
+    return clusters > 0;
+  }
+  cudaGetLastError();
+  return false;
+}
+
 Device query(int device) {
   const auto attribute = [&](cudaDeviceAttr a) {
     int value = 0;
@@ -69,12 +88,15 @@ Device query(int device) {
     return value;
   };
   const bool hopper = is_hopper_code();
+  const int shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  const int widest = hopper && takes_widest_clusters(shared_bytes) ? kWidestCluster : kMaxCluster;
   return {attribute(cudaDevAttrMultiProcessorCount),
           attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
           attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
-          attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor),
+          shared_bytes,
           attribute(cudaDevAttrL2CacheSize),
           hopper ? kMaxCluster : 1,
+          hopper ? widest : 1,
           hopper && is_driver_for_early_starts()};
 }
 

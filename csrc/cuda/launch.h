@@ -33,6 +33,15 @@ class Prepared {
     return error;
   }
 
+  // For clusters of more than kMaxCluster blocks; of an object of its own.
+  cudaError_t for_wide_clusters(int device, const void* function) {
+    std::atomic<int>& asked = most_[static_cast<size_t>(device)];
+    if (asked.load(std::memory_order_acquire) != 0) return cudaSuccess;
+    const cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error == cudaSuccess) asked.store(1, std::memory_order_release);
+    return error;
+  }
+
  private:
   std::mutex mutex_;
   std::array<std::atomic<int>, kMaxDevices> most_{};  // bytes asked for so far, plus one
@@ -55,6 +64,14 @@ inline cudaLaunchAttribute early_start() {
   return early;
 }
 
+inline cudaLaunchAttribute clusters_of(int blocks) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  return cluster;
+}
+
 // In clusters of that many blocks, one where the architecture has none, and early where the call may start so: then the
 // kernel calls await_stream().
 template <typename... Parameters, typename... Arguments>
@@ -64,12 +81,7 @@ cudaError_t launch_in_stream(const Call& c, void (*function)(Parameters...), int
   std::array<cudaLaunchAttribute, 2> attributes{};
   cudaLaunchConfig_t config = launch_config(blocks, threads, shared_bytes, stream);
   config.attrs = attributes.data();
-  if (cluster_blocks > 1) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = static_cast<unsigned>(cluster_blocks);
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  }
+  if (cluster_blocks > 1) attributes[config.numAttrs++] = clusters_of(cluster_blocks);
   if (c.starts_early) attributes[config.numAttrs++] = early_start();
   return cudaLaunchKernelEx(&config, function, arguments...);
 }

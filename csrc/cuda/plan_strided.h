@@ -7,6 +7,7 @@
 
 #include "../lattice.h"
 #include "device.h"
+#include "divider.h"
 
 namespace l1norm::cuda {
 
@@ -44,6 +45,7 @@ constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads
 // steps runs at 0.90 to 0.95 there, with 128 at 0.81 to 0.88, with 64 at 0.65 to 0.77.
 constexpr int kWideLine = 256;
 constexpr int64_t kFar = 32 << 10;
+constexpr int64_t kApart = 8 << 10;
 // Of floats two warps side by side have as much; halves have too much arithmetic to gain by it, and doubles have as
 // much in one.
 constexpr bool has_narrow_warps(int64_t element_size) { return element_size == 4; }
@@ -82,10 +84,11 @@ struct LatticeShape {
   int64_t element_size = 4;
   bool skewed = false;       // elements in packs that begin elsewhere from step to step
   bool interleaved = false;  // elements whose steps follow each other without a gap
-  bool far = false;          // steps lie far apart
+  int64_t apart = 0;         // bytes from step to step
 
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
+  bool is_far() const { return apart >= kFar; }
 };
 
 inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
@@ -93,8 +96,16 @@ inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
   const int elements = l.unit == Unit::kElement ? static_cast<int>(pack) : 1;
   const Offsets& step = l.geometry.row.stride[l.geometry.row.dims - 1];
   const int64_t size = kPackBytes / pack, apart = std::max(std::llabs(step.input), std::llabs(step.output)) * size;
-  return {l.geometry.rows.count, l.geometry.row.count, l.inner, l.columns, elements, l.along, size, l.skewed,
-          l.interleaved,         apart >= kFar};
+  return {l.geometry.rows.count,
+          l.geometry.row.count,
+          l.inner,
+          l.columns,
+          elements,
+          l.along,
+          size,
+          l.skewed,
+          l.interleaved,
+          apart};
 }
 
 // The strided kernel: `lanes` lanes of `across` warps lie side by side over `width` units, the other lanes and `warps`
@@ -150,16 +161,18 @@ constexpr double kImpossible = 10.0;
 // have nothing to hold.
 struct StridedLoss {
   double always, half, half_elements;
-  double threads;              // of a multiprocessor that are not there
-  double held, full;           // of a multiprocessor that holds less than so many bytes
-  double empty;                // of cells that hold nothing
-  double alone, two;           // one block a multiprocessor, or two
-  double cluster[3];           // of two, of four, of eight
+  double threads;     // of a multiprocessor that are not there
+  double held, full;  // of a multiprocessor that holds less than so many bytes
+  double empty;       // of cells that hold nothing
+  double alone, two;  // one block a multiprocessor, or two
+  double cluster[4];  // of two, of four, of eight, of sixteen
+  double sixteen_of_doubles;
   double elements;             // one by one
   double below_64, below_128;  // bytes side by side; and of elements
   double elements_below_64, elements_below_128;
   // Floats: where steps lie far apart, or of elements of which so many lie side by side.
   double below_256, elements_below_256, elements_far;
+  double below_128_apart;  // less than 128 bytes side by side, and steps kApart from each other
   // Without registers; in clusters of more than two.
   double shared_empty, shared_alone, shared_alone_in_many;
   double beside;                                          // with registers and shared memory
@@ -180,6 +193,8 @@ constexpr StridedLoss kStridedForward = [] {
   of.cluster[0] = 0.02;
   of.cluster[1] = 0.056;
   of.cluster[2] = 0.092;
+  of.cluster[3] = 0.14;
+  of.sixteen_of_doubles = 0.035;
   of.elements = 0.129;
   of.below_64 = 0.128;
   of.below_128 = 0.072;
@@ -188,6 +203,7 @@ constexpr StridedLoss kStridedForward = [] {
   of.below_256 = 0.05;
   of.elements_below_256 = 0.1;
   of.elements_far = 0.09;
+  of.below_128_apart = 0.09;
   of.shared_empty = 0.295;
   of.shared_alone = -0.01;
   of.shared_alone_in_many = 0.016;
@@ -213,12 +229,14 @@ constexpr StridedLoss kStridedBackward = [] {
   of.cluster[0] = 0.053;
   of.cluster[1] = 0.104;
   of.cluster[2] = 0.12;
+  of.cluster[3] = 0.14;
   of.elements = 0.14;
   of.below_64 = 0.22;
   of.below_128 = 0.058;
   of.elements_below_64 = 0.147;
   of.elements_below_128 = 0.101;
   of.below_256 = 0.06;
+  of.below_128_apart = 0.08;
   of.beside = 0.011;
   of.much_shared = 0.015;
   of.turns = 0.399;
@@ -232,7 +250,7 @@ constexpr const StridedLoss& strided_losses(bool backward) { return backward ? k
 
 // What blocks lose that wait for each other.
 constexpr double waiting(bool backward, int cluster) {
-  return cluster == 1 ? 0.0 : strided_losses(backward).cluster[cluster == 2 ? 0 : cluster == 4 ? 1 : 2];
+  return cluster == 1 ? 0.0 : strided_losses(backward).cluster[bits_of(static_cast<uint32_t>(cluster)) - 2];
 }
 
 // What a plan loses; where that is more than `most`, at least something more. Divisions come last, and are of what fits
@@ -241,12 +259,14 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
                            double most = kImpossible) {
   const StridedLoss& of = strided_losses(backward);
   const int64_t shared = strided_shared_bytes(s, backward, plan);
-  if (shared > device.shared_bytes - 1024) return kImpossible;
+  if (shared > device.shared_bytes - kReservedShared) return kImpossible;
   const int bytes = static_cast<int>(shared), threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
   const int most_threads = std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
                                     device.threads_per_multiprocessor);
-  const int blocks = std::min(most_threads / threads, device.shared_bytes_per_multiprocessor / (bytes + 1024));
-  if (blocks == 0) return kImpossible;
+  const int blocks =
+      std::min(most_threads / threads, device.shared_bytes_per_multiprocessor / (bytes + kReservedShared));
+  // Clusters of more than kMaxCluster have room where two of their blocks share a multiprocessor.
+  if (blocks < (plan.cluster > kMaxCluster ? 2 : 1)) return kImpossible;
   const bool elements = s.elements > 1, alone = blocks == 1;
   // The longer arithmetic of halves.
   double loss = s.element_size == 2 ? (elements ? of.half_elements : of.half) : 0.0;
@@ -262,9 +282,10 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     }
     if (has_narrow_warps(s.element_size) && !s.along) {
       const bool narrow = line < kWideLine, wide = s.inner * s.bytes() >= kWideLine;
-      if (narrow && s.far) loss += of.below_256;
+      if (narrow && s.is_far()) loss += of.below_256;
+      if (!elements && line < 128 && s.apart >= kApart) loss += of.below_128_apart;
       if (elements && narrow && wide) loss += of.elements_below_256;
-      if (elements && s.far) loss += of.elements_far;
+      if (elements && s.is_far()) loss += of.elements_far;
     }
     if (elements) loss += of.elements;
     if (plan.packs == 0) {
@@ -273,6 +294,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
       loss += of.beside;
     }
     if (plan.shared_packs > (backward ? 8 : 16)) loss += of.much_shared;
+    if (s.element_size == 8 && plan.cluster > kMaxCluster) loss += of.sixteen_of_doubles;
   }
   if (loss >= most) return loss;
   const auto below = [](double it, double wanted) { return it < wanted ? 1.0 - it / wanted : 0.0; };
@@ -320,8 +342,11 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   };
   // With so many packs in registers.
   const auto in_shared = [&](int lanes, int across, int registers) {
-    for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
-      for (const int warps : {2, 3, 4, 5, 7, 8, 16}) {
+    // Sixteen blocks are for columns that few hold (16384 x 8192 float32, dim 0: 0.80, of eight 0.75; gradients of
+    // 8192: 0.82 and 0.71). Where two warps lie side by side, or all are in registers, they were the slower ones.
+    const int most = across == 1 ? device.widest_cluster : device.max_cluster;
+    for (int cluster = 1; cluster <= most && waiting(backward, cluster) < least; cluster *= 2) {
+      for (const int warps : {2, 3, 4, 5, 6, 7, 8, 16}) {
         if (warps * across < 3) continue;  // too few to have much under way
         const int64_t each = ceil_div(cells, static_cast<int64_t>(cluster) * warps * (32 / lanes));
         if (each <= registers || each > registers + kMostShared) continue;
@@ -356,7 +381,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     // Packs take as many lanes along the steps as they have columns. Where few units lie side by side, a warp that goes
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).
     const int most = s.elements == 1 ? 32 / s.columns : s.inner <= 16 ? 16 : 32;
-    const bool far = has_narrow_warps(s.element_size) && s.far;
+    const bool far = has_narrow_warps(s.element_size) && s.is_far();
     const bool two = has_narrow_warps(s.element_size) && s.inner >= 2 * most && (far || s.elements > 1);
     for (int across = two ? 2 : 1; across >= 1; --across) {
       if (shareable) {

@@ -181,7 +181,7 @@ inline double strided_relay_loss(const LatticeShape& s, bool backward, const Str
   }
   if (plan.skewed) return backward ? (half ? 0.82 : wide ? 0.62 : 0.43) : half ? 0.63 : wide ? 0.46 : 0.36;
   if (s.elements > 1) return half ? 0.73 : 0.58;
-  return backward ? (half ? 0.6 : wide ? 0.55 : 0.35) : half ? 0.43 : 0.29;
+  return backward ? (half ? 0.6 : wide ? 0.5 : 0.42) : half ? 0.43 : 0.29;
 }
 
 inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,

@@ -166,6 +166,11 @@ cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan
         prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
+  if (plan.cluster > kMaxCluster) {
+    static Prepared wide;
+    const cudaError_t error = wide.for_wide_clusters(c.device, reinterpret_cast<const void*>(function));
+    if (error != cudaSuccess) return error;
+  }
   return launch_in_stream(c, function, blocks, threads, shared_bytes, plan.cluster, stream, c, t);
 }
 
