@@ -60,6 +60,13 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>())
           rank * packs * threads + thread, threads, rank == 0 ? thread : kLineBytes,
           rank == cluster.size - 1 ? thread : kLineBytes, rest...);
     };
+    const int64_t begin = int64_t{rank} * packs * threads * kPackBytes, row_bytes = g.row.count * sizeof(T);
+    const auto ask_for = [&](const void* operand, int64_t offset) {
+      ask_ahead(static_cast<const char*>(operand) + offset * sizeof(T) + begin,
+                min(row_bytes - begin, int64_t{packs} * threads * kPackBytes), thread, threads);
+    };
+    ask_for(c.input, o.input);
+    if constexpr (kBackward) ask_for(c.grad, o.grad);
     await_stream();
     const auto total_of = [&](const Sum& sum) { return cluster_sum<kMany>(sum, sums, cluster); };
     if constexpr (kBackward) {
