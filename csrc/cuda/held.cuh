@@ -308,7 +308,7 @@ __device__ __forceinline__ void normalize_held(const Call& c, const Held<T, kPac
     rest.load();
   }
   Least<T> least;
-  const Sum total = total_of(sum_of<Tally<T>>(least, [&](auto& tally) {
+  const Sum total = total_of(sum_of<QuickTally<T>>(least, [&](auto& tally) {
     row.add(tally, least);
     if constexpr (kShared) rest.add(tally, least);
   }));

@@ -24,9 +24,13 @@ struct Least<float> {
 
   // The upper word of a double: sums below it are exact in double, as all elements are multiples of the least one's
   // last place, 2^-23 of its power of two. Without a least one it is far above 0.
-  __device__ __forceinline__ uint32_t exact_below() const {
-    return (((bits / 2u + (bits & 1u)) >> 23) + (1023u - 127u + 53u - 23u)) << 20;
-  }
+  __device__ __forceinline__ uint32_t exact_below() const { return (exponent() + (1023u - 127u + 53u - 23u)) << 20; }
+
+  // The same of magnitudes whose exponents are taken for a double's; at most what an infinity reads as.
+  __device__ __forceinline__ uint32_t placed_below() const { return min(exponent() + (53u - 23u), 255u) << 20; }
+
+ private:
+  __device__ __forceinline__ uint32_t exponent() const { return (bits / 2u + (bits & 1u)) >> 23; }
 };
 
 template <>
