@@ -197,9 +197,12 @@ def test_few_rows_of_middle_length_get_clusters(name):
     for rows, cluster in ((1, 8), (multiprocessors // 8, 8), (multiprocessors // 4, 4), (multiprocessors // 2, 2)):
         assert make_plan(name, rows, 60_000)["cluster"] == cluster
     assert make_plan(name, multiprocessors // 2 + 1, 32_000)["cluster"] == 1
-    # 2048 packs are one block's, and blocks of a cluster have 8 a thread.
-    assert make_plan(name, 1, 2048 * 4)["cluster"] == 1
-    for length, threads, cluster in ((2049, 96, 4), (4096, 128, 4), (4097, 96, 8), (16_384, 256, 8)):
+    # 1024 packs are one block's, and blocks of a cluster have 8 a thread.
+    assert make_plan(name, 1, 1024 * 4)["cluster"] == 1
+    assert make_plan(name, multiprocessors // 2 + 1, 2048 * 4)["cluster"] == 1
+    for length, threads, cluster in (
+        (1025, 96, 2), (2048, 128, 2), (2049, 96, 4), (4096, 128, 4), (4097, 96, 8), (16_384, 256, 8),
+    ):  # fmt: skip
         plan = make_plan(name, 1, length * 4)
         assert (plan["threads"], plan["packs"], plan["cluster"]) == (threads, 8, cluster)
     assert make_plan(name, 1, 16_385 * 4)["packs"] == 16
@@ -208,14 +211,19 @@ def test_few_rows_of_middle_length_get_clusters(name):
 @pytest.mark.parametrize("name", GPUS)
 def test_a_block_of_a_few_short_rows_has_warps_enough(name):
     multiprocessors = GPUS[name]["multiprocessors"]
-    for rows in (1, 16, multiprocessors):
+    for rows in (1, 32, 33, multiprocessors):
         assert make_plan(name, rows, 512)["kernel"] == "warp"
+        most = 128 if rows <= 32 else 256
         for dtype in DTYPES:
             a_pack = 16 // dtype.itemsize
             for packs, threads in ((2049 // a_pack, None), (512, 128), (1000, 256), (1024, 256), (2048, 256)):
                 plan = make_plan(name, rows, packs * a_pack, dtype)
-                assert (plan["kernel"], plan["packs"], plan["cluster"]) == ("resident", 8, 1)
-                assert plan["threads"] == (threads or max(packs // 4, 128))
+                assert plan["kernel"] == "resident"
+                if packs > 1024 and name in WITH_CLUSTERS and 2 * rows <= multiprocessors:
+                    assert (plan["threads"], plan["packs"], plan["cluster"]) == (128, 8, 2)
+                    continue
+                assert (plan["packs"], plan["cluster"]) == (8, 1)
+                assert plan["threads"] == max(min(threads or packs // 4, most), 128, packs // 8)
     assert [make_plan(name, 1 << 20, length)["threads"] for length in (4096, 8191, 8192)] == [96, 160, 160]
 
 
