@@ -132,6 +132,13 @@ def test_long_columns_of_floats_take_as_many_blocks_as_measured(name, steps, inn
     assert plan["kernel"] == ("strided_relay" if cluster is None else "strided")
 
 
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_long_columns_of_doubles_take_as_many_blocks_as_measured(name):
+    for steps, cluster in ((4096, 8), (8192, 8), (12_288, 16), (16_384, 16)):
+        assert plan_lattice(name, "columns", (1 << 25) // steps, steps, 16, torch.float64)["cluster"] == cluster
+        assert plan_lattice(name, "columns", 4096, steps, 4096, torch.float64, apart=FAR)["cluster"] == cluster
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("name", GPUS)
 def test_clusters_of_sixteen_have_shared_memory_and_one_warp_side_by_side(name, backward):
