@@ -5,7 +5,7 @@
 
 #include "../dtype.h"
 #include "device.h"
-#include "plan_strided.h"
+#include "lattice_shape.h"
 
 namespace l1norm::cuda {
 

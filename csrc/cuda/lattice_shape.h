@@ -1,0 +1,156 @@
+// What a lattice is to the plan, and what the strided kernel's launches are made of. Pure and host-only, as the rest of
+// the plan.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "../lattice.h"
+#include "device.h"
+
+namespace l1norm::cuda {
+
+constexpr int kStridedWarps = 4;  // of a block whose warps have a tile each
+constexpr int kStridedThreads = 512;
+// Cells in a thread's registers, of packs or of as many elements one by one, and blocks of the most threads that a
+// multiprocessor has registers for. Two operands share them; halves that are read one by one take a register each until
+// they are a pair.
+constexpr int strided_cells(bool backward, int64_t bytes, int64_t element_size) {
+  if (bytes == 2) return backward ? 3 : 4;
+  return backward ? 8 : element_size == 8 ? 12 : 16;
+}
+// None of them where all are in shared memory.
+constexpr int strided_blocks(bool backward, int packs) { return packs == 0 ? 3 : backward || packs > 8 ? 1 : 2; }
+constexpr int strided_most_threads(int packs) { return packs == 0 ? kStridedThreads / 2 : kStridedThreads; }
+// A thread's further cells are in shared memory, some such batches.
+constexpr int shared_batch(bool backward, int64_t element_size) { return backward || element_size == 8 ? 4 : 8; }
+template <bool kBackward, int kSize>
+constexpr int kSharedBatch = shared_batch(kBackward, kSize);
+
+// Packs in a thread's registers whose columns begin at any place of one.
+constexpr int loose_packs(bool backward, int64_t element_size) {
+  return element_size == 4 ? (backward ? 8 : 16) : backward ? 6 : 12;
+}
+template <bool kBackward, int kSize>
+constexpr int kLoosePacks = loose_packs(kBackward, kSize);
+
+// Threads, of so many, that take packs of `inner` rows that take turns: as many as make whole turns.
+constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads) {
+  const int64_t turn = inner / std::gcd(inner, pack);
+  return threads / turn * turn;
+}
+
+// Bytes side by side that memory is fastest with where steps lie so many bytes apart: a copy of tiles of 1024 or more
+// steps runs at 0.90 to 0.95 there, with 128 at 0.81 to 0.88, with 64 at 0.65 to 0.77.
+constexpr int kWideLine = 256;
+constexpr int64_t kFar = 32 << 10;
+constexpr int64_t kApart = 8 << 10;
+// Of floats two warps side by side have as much; halves have too much arithmetic to gain by it, and doubles have as
+// much in one.
+constexpr bool has_narrow_warps(int64_t element_size) { return element_size == 4; }
+
+// No more of them: threads that are few have too little under way.
+constexpr int kMostShared = 32;
+
+// Where a thread has whole columns: units of it, so that 64 bytes are under way, or of packs two where registers allow,
+// and blocks on a multiprocessor (1048576 x 3 x 16 float32: 0.97 with two, 0.95 with one). Of gradients of two float32
+// each, six run at 0.91, seven at 0.95 and nine at 1.03 to 1.09.
+constexpr int column_units(bool backward, int steps, int64_t bytes, int64_t element_size) {
+  if (bytes == kPackBytes && steps > 2 && element_size == 2) return 1;
+  if (bytes == kPackBytes && element_size > 2 && steps <= 3) return backward ? 1 : 2;
+  int units = 1;
+  while (units < (backward && bytes == 8 ? 2 : 4) && units * steps * bytes < 64) units *= 2;
+  return units;
+}
+constexpr int column_blocks(bool backward, int steps, int64_t bytes, int64_t element_size) {
+  const bool half = element_size == 2;
+  if (bytes == kPackBytes && element_size == 4 && backward && steps <= 4) return steps == 2 ? 9 : steps == 3 ? 7 : 6;
+  if (bytes == kPackBytes && !half && steps <= 3) return steps == 2 && !backward ? 7 : 6;
+  if (backward && half) return steps <= 4 ? 4 : 3;
+  if (steps <= 4) return backward || (half && steps == 4) ? 5 : 6;
+  return steps <= 8 ? (backward || half ? 4 : 5) : 3;
+}
+constexpr int longest_whole_column(bool backward) { return backward ? 8 : 16; }
+
+// What a lattice is to the plan. No units: it is none that the kernel takes.
+struct LatticeShape {
+  int64_t units = 0;
+  int64_t steps = 0;
+  int64_t inner = 0;   // units side by side
+  int columns = 1;     // of a unit
+  int elements = 1;    // of a cell that are steps of their own
+  bool along = false;  // steps lie closer together than units
+  int64_t element_size = 4;
+  bool skewed = false;       // elements in packs that begin elsewhere from step to step
+  bool interleaved = false;  // elements whose steps follow each other without a gap
+  int64_t apart = 0;         // bytes from step to step
+
+  // Of what a lane reads at a time.
+  int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
+  bool is_far() const { return apart >= kFar; }
+};
+
+inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
+  if (!l.walkable) return {};
+  const int elements = l.unit == Unit::kElement ? static_cast<int>(pack) : 1;
+  const Offsets& step = l.geometry.row.stride[l.geometry.row.dims - 1];
+  const int64_t size = kPackBytes / pack, apart = std::max(std::llabs(step.input), std::llabs(step.output)) * size;
+  return {l.geometry.rows.count,
+          l.geometry.row.count,
+          l.inner,
+          l.columns,
+          elements,
+          l.along,
+          size,
+          l.skewed,
+          l.interleaved,
+          apart};
+}
+
+// The strided kernel: `lanes` lanes of `across` warps lie side by side over `width` units, the other lanes and `warps`
+// times as many warps of `cluster` blocks share the steps, `packs` cells a thread in registers and `shared_packs` in
+// shared memory. A block has four tiles where a tile is one warp's. `whole`: a thread has all steps of its units, up to
+// `packs`. `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack.
+struct StridedPlan {
+  int lanes;
+  int across;
+  int width;
+  int warps;
+  int packs;
+  int cluster;
+  bool whole;
+  int shared_packs;
+  bool interleaved;
+};
+
+constexpr int strided_tiles_a_block(const StridedPlan& plan) {
+  return plan.warps * plan.across == 1 ? kStridedWarps : 1;
+}
+constexpr int strided_threads(const StridedPlan& plan) {
+  return plan.warps * plan.across * strided_tiles_a_block(plan) * 32;
+}
+constexpr int64_t strided_grid(int64_t units, const StridedPlan& plan) {
+  return ceil_div(ceil_div(units, plan.width), strided_tiles_a_block(plan)) * plan.cluster;
+}
+
+constexpr int power_of_two_from(int64_t least) {
+  int power = 1;
+  while (power < least) power *= 2;
+  return power;
+}
+
+// Shared memory of a block: cells that are there, sums and results.
+constexpr int64_t strided_shared_bytes(const LatticeShape& s, bool backward, const StridedPlan& plan) {
+  const int64_t threads = strided_threads(plan), cluster = plan.cluster > 1 ? plan.cluster : 0;
+  const int a_result = backward ? 120 : 32;
+  if (plan.interleaved) {
+    const int64_t pack = kPackBytes / s.element_size;
+    return (threads * (pack + 1) + plan.cluster * s.inner) * 16 + (s.inner + pack) * (16 + a_result);
+  }
+  const int64_t cells = threads * plan.shared_packs * (backward ? 2 : 1);
+  const int64_t columns = strided_tiles_a_block(plan) * s.columns * plan.lanes * plan.across;
+  return cells * kPackBytes + columns * (16 * (plan.warps + cluster) + a_result);
+}
+
+}  // namespace l1norm::cuda
