@@ -169,11 +169,11 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   const auto fits = [&] { return shape.rows * plan.cluster <= INT32_MAX; };
   if (is_few(shape, device)) {
     // How long a row takes is what counts: 8 packs a thread, and waits in a cluster are repaid by a block's 1024 packs
-    // (1 x 8192 float32: 2.02 us in two blocks of 128, 2.38 in one of 256; 16 x 16384: 2.66 us in four of 128, 3.0 with
-    // 16 packs in two of 128; 8 x 65536 bfloat16: 3.7 us in eight of 128, 5.0 with 16 packs). Of rows in one block up
-    // to 32 take 128 threads (1 x 4096: 1.85 us, 1.91 with 256), more of them 4 packs a thread, up to 256 threads (64 x
-    // 4096: 2.39 us, 2.43 with 128). Blocks of more than 2048 packs are faster with 16 a thread (32 x 65536
-    // float32: 7.9 us in four of 256, 10.2 in four of 512 with 8).
+    // (1 x 8192 float32: 2.02 us in two blocks of 128, 2.38 in one of 256; 16 x 16384: 2.66 us in four of 128, 3.98 in
+    // one of 512; 8 x 65536 bfloat16: 3.7 us in eight of 128, 5.0 with 16 packs). Of rows in one block up to 32 take
+    // 128 threads (1 x 4096: 1.85 us, 1.91 with 256), more of them 4 packs a thread, up to 256 threads (64 x 4096:
+    // 2.39 us, 2.43 with 128). Blocks of more than 2048 packs are faster with 16 a thread (32 x 65536 float32: 7.9 us
+    // in four of 256, 10.2 in four of 512 with 8).
     int spread = 1;
     while (spread < device.max_cluster && shape.rows * spread * 2 <= device.multiprocessors && packs > spread * 1024) {
       spread *= 2;
