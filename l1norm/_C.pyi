@@ -16,7 +16,7 @@ class Shape(TypedDict):
     length: int
     held: bool
     dense: bool
-    lattice: tuple[int, int, int, int, int, bool, bool, bool]
+    lattice: tuple[int, int, int, int, int, bool, bool, bool, int]
 
 def build_info() -> BuildInfo: ...
 def overlap(sizes: list[int], strides_a: list[int], strides_b: list[int], distance: int) -> bool: ...

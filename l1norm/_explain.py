@@ -174,5 +174,6 @@ def _facts(properties: Any) -> dict[str, int]:
         "shared_bytes_per_multiprocessor": properties.shared_memory_per_multiprocessor,
         "l2_bytes": properties.L2_cache_size,
         "max_cluster": 8 if properties.major >= 9 else 1,
+        # The launch asks the driver.
         "widest_cluster": {9: 16, 10: 16}.get(properties.major, 8 if properties.major > 9 else 1),
     }

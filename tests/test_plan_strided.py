@@ -84,19 +84,18 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     sums = warps + (cluster if cluster > 1 else 0)
                     bytes_of_sums = tiles * width * columns * (16 * sums + (120 if backward else 32))
                     assert warps * across <= 16, case
+                    cells = plan["threads"] * shared * 16 * (2 if backward else 1)
                     if shared:
                         assert elements == 1, case
                         assert size > 2, case
                         assert shared % (4 if backward or size == 8 else 8) == 0, case
-                        cells = plan["threads"] * shared * 16 * (2 if backward else 1)
                         assert cells + bytes_of_sums <= GPUS[name]["shared_bytes"], case
                     else:
                         assert bytes_of_sums <= 48 << 10, case
                     if cluster > GPUS[name]["max_cluster"]:  # two blocks of it share a multiprocessor
-                        cells = plan["threads"] * shared * 16 * (2 if backward else 1)
                         a_block = cells + bytes_of_sums + RESERVED
                         assert 2 * a_block <= GPUS[name]["shared_bytes_per_multiprocessor"], case
-                        registers = 80 if packs == 0 else 64 if packs == 8 and not backward else 128
+                        registers = 80 if packs == 0 else 128
                         assert 2 * plan["threads"] * registers <= REGISTERS, case
 
 

@@ -161,14 +161,11 @@ cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan
       static_cast<size_t>(tiles_a_block) * Desk<T, kBackward>::bytes(t.count(), plan.warps, plan.cluster);
   if constexpr (kShared) {
     shared_bytes += static_cast<size_t>(threads * plan.shared_packs) * kPackBytes * (kBackward ? 2 : 1);
-    static Prepared prepared;
-    const cudaError_t error =
-        prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
-    if (error != cudaSuccess) return error;
-  }
-  if (plan.cluster > kMaxCluster) {
-    static Prepared wide;
-    const cudaError_t error = wide.for_wide_clusters(c.device, reinterpret_cast<const void*>(function));
+    static Prepared prepared, wide;
+    const void* const address = reinterpret_cast<const void*>(function);
+    cudaError_t error = prepared.for_launch(c.device, address, static_cast<int>(shared_bytes));
+    // No other kernel takes such clusters.
+    if (error == cudaSuccess && plan.cluster > kMaxCluster) error = wide.for_wide_clusters(c.device, address);
     if (error != cudaSuccess) return error;
   }
   return launch_in_stream(c, function, blocks, threads, shared_bytes, plan.cluster, stream, c, t);
