@@ -68,7 +68,7 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
-                    int64_t l2_bytes, int max_cluster, int widest_cluster, bool backward,
+                    int64_t l2_bytes, int max_cluster, int widest_cluster, bool backward, bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t>& lattice) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart] = lattice;
@@ -80,6 +80,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                             dense,
                             aligned,
                             backward,
+                            at_packs,
                             {units, steps, inner, columns, elements, along, size, skewed, interleaved, apart}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster, widest_cluster},
@@ -90,6 +91,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
     case Kernel::kTile:
       d["rows_a_warp"] = p.tile.rows;
       d["threads"] = p.tile.threads;
+      d["packed"] = p.tile.packed;
       break;
     case Kernel::kWarp:
       d["lanes"] = p.warp.lanes;
@@ -219,18 +221,20 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("alike") = true,
         "Rows and their length of a reduction over dims (none: all), and how they lie in memory, as plan() takes them. "
         "pack: elements of 16 bytes; aligned: both tensors start at a multiple of that; alike: as far from one.");
-  m.def("plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"), pybind11::arg("held"),
-        pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
-        pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
-        pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-        pybind11::arg("widest_cluster"), pybind11::arg("backward") = false,
-        pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0),
-        "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
-        "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
-        "input and output, and of its gradient in backward, start at the same elements; lattice: "
-        "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
-        "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
-        "whether steps follow each other without a gap, bytes from step to step.");
+  m.def(
+      "plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"), pybind11::arg("held"),
+      pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
+      pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
+      pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
+      pybind11::arg("widest_cluster"), pybind11::arg("backward") = false, pybind11::arg("at_packs") = false,
+      pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0),
+      "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
+      "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
+      "input and output, and of its gradient in backward, start at the same elements; at_packs: all of them start at a "
+      "multiple of 16 bytes; lattice: "
+      "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
+      "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
+      "whether steps follow each other without a gap, bytes from step to step.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', "
         "'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");

@@ -54,6 +54,7 @@ def plan(
     max_cluster: int,
     widest_cluster: int,
     backward: bool = False,
+    at_packs: bool = False,
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int] = ...,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

@@ -17,7 +17,7 @@ _NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16:
 _PACK_BYTES = 16
 
 _REASON = {
-    "tile": "a short row a thread, in tiles of neighbouring rows that pass through shared memory",
+    "tile": "a short row a thread: tiles of neighbouring rows pass through shared memory, or come in whole packs",
     "warp": "a row in the registers of a warp or of a part of one",
     "resident": "a row in the registers of a block or a cluster of blocks, with their shared memory for the rest",
     "split": "rows in the registers and shared memory of blocks all over the device",
@@ -150,6 +150,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         walk.shape["held"] and walk.source is result,
         walk.shape["dense"],
         all(distance % _PACK_BYTES == 0 for distance in apart),
+        at_packs=(walk.address | walk.out_address) % _PACK_BYTES == 0,
         **({"lattice": walk.shape["lattice"]} if walk.source is result else {}),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )

@@ -61,9 +61,19 @@ def lengths(size: int) -> list[int]:
 
 
 def make_plan(
-    name: str, rows: int, length: int, dtype=torch.float32, held=True, dense=True, aligned=True, backward=False
+    name: str,
+    rows: int,
+    length: int,
+    dtype=torch.float32,
+    held=True,
+    dense=True,
+    aligned=True,
+    backward=False,
+    at_packs=False,
 ) -> dict:
-    return _C.plan(rows, length, NUMBER[dtype], held, dense, aligned, **GPUS[name], backward=backward)
+    return _C.plan(
+        rows, length, NUMBER[dtype], held, dense, aligned, **GPUS[name], backward=backward, at_packs=at_packs
+    )
 
 
 def ceil_div(a: int, b: int) -> int:

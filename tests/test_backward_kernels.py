@@ -140,7 +140,7 @@ def test_rows_beside_others_that_are_clamped_or_not_finite(length, dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [7, 100, 1000, 20_001, 70_001])
+@pytest.mark.parametrize("length", [2, 4, 7, 100, 1000, 20_001, 70_001])
 def test_every_kernel_at_every_alignment(length, dtype, cuda):
     rows = 40 if length < 1000 else 5
     x, g = (make_rows("randn", rows, length, dtype=dtype, seed=seed) for seed in (5, 6))

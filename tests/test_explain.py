@@ -38,9 +38,9 @@ def h200(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties("H200"))
     asked = []
 
-    def plan(*arguments, lattice=None, **device):
+    def plan(*arguments, at_packs, lattice=None, **device):
         assert device == GPUS["H200"]
-        asked.append((*arguments, lattice))
+        asked.append((*arguments, at_packs, lattice))
         return {"kernel": "warp"}
 
     monkeypatch.setattr(_C, "plan", plan)
@@ -48,8 +48,9 @@ def h200(monkeypatch):
     def ask(input, dim=1, dtype=None, out=None):
         dims = [] if dim is None else [d % input.dim() for d in ([dim] if isinstance(dim, int) else dim)]
         _explain._cuda_plan(input, dims, dtype or input.dtype, out)
-        rows, length, number, held, dense, aligned, lattice = asked.pop()
+        rows, length, number, held, dense, aligned, at_packs, lattice = asked.pop()
         found = {"shape": (rows, length), "number": number, "held": held, "dense": dense, "aligned": aligned}
+        found["at_packs"] = at_packs
         return found | {"lattice": lattice}
 
     return ask
@@ -207,7 +208,14 @@ def test_a_gpus_properties_are_what_the_plan_asks_for(name, monkeypatch):
 def test_the_plan_is_asked_for_what_is_there(dtype, h200):
     found = h200(place((8, 100), 0, dtype))
     lattice = found.pop("lattice")
-    assert found == {"shape": (8, 100), "number": NUMBER[dtype], "held": True, "dense": True, "aligned": True}
+    assert found == {
+        "shape": (8, 100),
+        "number": NUMBER[dtype],
+        "held": True,
+        "dense": True,
+        "aligned": True,
+        "at_packs": True,
+    }
     pack = 16 // dtype.itemsize
     if pack < 8:
         assert lattice == (8, 100 // pack, 8, 1, 1, True, False, False, 16)
@@ -260,6 +268,7 @@ def test_packs_are_aligned_where_input_and_out_start_alike(dtype, h200):
         for offset in range(2 * a_pack):
             out = place((8, 101), offset, dtype)
             assert h200(x, out=out)["aligned"] == ((start - offset) % a_pack == 0)
+            assert h200(x, out=out)["at_packs"] == (start % a_pack == 0 and offset % a_pack == 0)
     x = place((8, 101), 0, dtype, row=120)
     for row in range(112, 130):
         assert h200(x, out=place((8, 101), 0, dtype, row))["aligned"] == ((120 - row) % a_pack == 0)

@@ -38,6 +38,8 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
     ("shape", "dim", "dtype", "kernel"),
     [
         ((5000, 33), 1, None, "tile"),
+        ((5001, 2), 1, None, "tile"),
+        ((5001, 4), 1, None, "tile"),
         ((100, 33), 1, None, "warp"),
         ((5000, 301), 1, None, "warp"),
         ((300, 5000), 1, None, "resident"),

@@ -102,7 +102,7 @@ def test_rows_beyond_what_the_device_holds(rows, of_cache, dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [1, 7, 8, 100, 1000, 3001, 20_001, 70_001, 320_007])
+@pytest.mark.parametrize("length", [1, 2, 4, 7, 8, 100, 1000, 3001, 20_001, 70_001, 320_007])
 def test_every_kernel_at_every_alignment(length, dtype, cuda):
     rows = 150 if length <= 100 else 5
     x = rows_of(length, dtype, rows)
@@ -154,7 +154,7 @@ def test_every_kernel_on_rows_apart(length, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [5, 40, 500, 5000, 20_000, 70_000, 320_007])
+@pytest.mark.parametrize("length", [2, 4, 5, 40, 500, 5000, 20_000, 70_000, 320_007])
 def test_every_kernel_on_rows_without_a_fast_path(length, dtype, cuda):
     x = rows_of(length, dtype, 8)
     tiny = torch.finfo(dtype).smallest_normal
@@ -169,6 +169,21 @@ def test_every_kernel_on_rows_without_a_fast_path(length, dtype, cuda):
     x = x.repeat(88, 1) if length < 1000 else x
     assert_kernels_give_the_cpu_bits(x, cuda, eps=0.0)
     assert_kernels_give_the_cpu_bits(x, cuda, eps=0.5)
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_divisors_that_start_anywhere(length, cuda):
+    x = rows_of(length, torch.float32, MANY)
+    expected, divisor = l1norm.l1_norm(x, return_denominator=True)
+    x, y = x.to(cuda), torch.empty_like(x, device=cuda)
+    for start in range(4):
+        memory = torch.full((MANY + 8,), -7.0, device=cuda)
+        view = memory[start : start + MANY].view(MANY, 1)
+        torch.ops.l1norm.l1_norm_with_denominator.out(x, out=y, denominator=view)
+        assert_same_bits(y, expected)
+        assert_same_bits(view, divisor)
+        assert bool((memory[:start] == -7.0).all())
+        assert bool((memory[start + MANY :] == -7.0).all())
 
 
 # Rows that a kernel takes, and that are enough for it to have several blocks.

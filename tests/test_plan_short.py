@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from plans import GPUS, make_plan
+from plans import GPUS, blocks_of, check_tile, make_plan
 from samples import DTYPES
 
 
@@ -108,6 +108,27 @@ def test_every_border_for_many_rows(name, size, whole):
         ]
 
     assert shared(borders(name, 1 << 20, dtype, whole)) == shared(in_blocks_of_its_own(BORDERS[size, whole]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_rows_of_floats_that_divide_packs_are_taken_in_packs(name, dtype):
+    for backward in (False, True):
+        for length in range(1, 18):
+            plan = make_plan(name, 1 << 20, length, dtype, backward=backward, at_packs=True)
+            assert plan["kernel"] == "tile"
+            assert plan["packed"] == (dtype == torch.float32 and length in (2, 4))
+            if not plan["packed"]:
+                continue
+            check_tile(plan, length, 4, GPUS[name], operands=2 if backward else 1)
+            assert plan["rows_a_warp"] * length * 4 == 32 * 2 * 16  # two packs a thread
+            for rows in (1 << 20, (1 << 20) + 1, 1 << 34):
+                assert blocks_of(plan, rows) == -(-rows * length // (128 * 2 * 4))
+            # Rows apart, or not at packs, do not lie in packs.
+            for elsewhere in ({"dense": False, "at_packs": True}, {"at_packs": False}):
+                assert not make_plan(name, 1 << 20, length, dtype, backward=backward, **elsewhere).get("packed", False)
+    # More blocks than a launch has.
+    assert make_plan(name, 1 << 42, 4, at_packs=True)["kernel"] != "tile"
 
 
 def warps_of(dtype: torch.dtype, backward: bool, lengths: range) -> dict[int, tuple[int, int]]:

@@ -78,6 +78,43 @@ __device__ __forceinline__ bool normalize_lone(const Row& row, const Call& c) {
   return true;
 }
 
+// Whether a row's sum is kept until all its quotients are proven; else it is made again where that is asked for: of
+// doubles that is next to never, and a sum of bfloat16 may have lost bits.
+template <typename T>
+constexpr bool keeps_totals() {
+  return sizeof(T) < 8 && !std::is_same_v<T, __nv_bfloat16>;
+}
+
+// Makes a row's units their quotients. The bits of what is not proven are set in `unproven`, all of them where the row
+// is not plain: then total and quotient are not those of the row.
+template <typename T, int kUnits, int N>
+__device__ __forceinline__ bool divide_plainly(Pack<T, N> (&units)[kUnits], const Call& c, Sum& total,
+                                               Quotient<T>& quotient, uint32_t& unproven) {
+  constexpr uint32_t kAll = (1u << kUnits) - 1;
+  // Quotients of halves are proven even if a sum loses bits.
+  constexpr bool kMayLose = std::is_same_v<T, __nv_bfloat16>;
+  Tally<T> tally;
+  tally.template set<kUnits>(units);
+  total = tally.finite_sum();
+  quotient = Quotient<T>(total, c.count, c.eps, Plain{});
+  Least<T> least;
+  bool plain = true;
+  if constexpr (sizeof(T) == 2) plain = total.hi < Tally<T>::kFinite;
+  if (!kMayLose || c.denominator != nullptr) {
+    note_each<kUnits>(least, units);
+    plain &= tally.is_exact(least);
+  }
+  plain &= quotient.settle_for(least);
+  unproven = plain ? 0 : kAll;
+#pragma unroll
+  for (int k = 0; k < kUnits; ++k) {
+    Pack<T, N> result;
+    if (!quotient.divide(units[k], result, least)) unproven |= 1u << k;
+    units[k] = result;
+  }
+  return plain;
+}
+
 // row_of(i): the rows that are taken at a time, `there` of them; in the place of one that is not there, the first.
 // index: of the first; they follow 32 apart.
 template <typename T, int kLength, int kRows, typename RowOf>
@@ -90,36 +127,14 @@ __device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, 
   typename Row::RowUnit units[kRows][kUnits];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) load_units(row_of(i), units[i]);
-  constexpr uint32_t kAll = (1u << kUnits) - 1;
-  // Quotients of halves are proven even if a sum loses bits.
-  constexpr bool kMayLose = std::is_same_v<T, __nv_bfloat16>;
-  // Else made again where they are asked for: of doubles that is next to never.
-  constexpr bool kKeepsTotals = !kMayLose && sizeof(T) < 8;
+  constexpr bool kKeepsTotals = keeps_totals<T>();
   Sum totals[kRows];
   Quotient<T> quotients[kRows];
   uint32_t unproven[kRows], plain = 0;  // units of rows, and rows
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    Tally<T> tally;
-    tally.template set<kUnits>(units[i]);
-    totals[i] = tally.finite_sum();
-    quotients[i] = Quotient<T>(totals[i], c.count, c.eps, Plain{});
-    Least<T> least;
-    bool is_plain = true;
-    if constexpr (sizeof(T) == 2) is_plain = totals[i].hi < Tally<T>::kFinite;
-    if (!kMayLose || c.denominator != nullptr) {
-      note_each<kUnits>(least, units[i]);
-      is_plain &= tally.is_exact(least);
-    }
-    is_plain &= quotients[i].settle_for(least);
+    const bool is_plain = divide_plainly(units[i], c, totals[i], quotients[i], unproven[i]);
     plain |= is_plain ? 1u << i : 0;
-    unproven[i] = is_plain ? 0 : kAll;
-#pragma unroll
-    for (int k = 0; k < kUnits; ++k) {
-      typename Row::RowUnit result;
-      if (!quotients[i].divide(units[i][k], result, least)) unproven[i] |= 1u << k;
-      units[i][k] = result;
-    }
     if (is_plain && i < there && c.denominator != nullptr) {
       write_denominator<T>(c, denominator_of(c, index + 32 * i), totals[i]);
     }
@@ -270,6 +285,33 @@ __device__ __forceinline__ void differentiate_lone(const Row& x, const Row& g, c
   }
 }
 
+// What makes the gradients of a row of kLength elements. False where the row is not plain and takes another way.
+template <int kLength, typename T, int kUnits, int N>
+__device__ __forceinline__ bool find_gradient(const Pack<T, N> (&grads)[kUnits], const Pack<T, N> (&values)[kUnits],
+                                              const Call& c, const RowDivisor<T>& divisor, Gradient& gradient) {
+  if constexpr (reads_divisors<T>(kLength)) {
+    const GradientScale scale = divisor.scale(c);
+    const double by = dot_scale<Wide<T>>(scale.m, c.count);
+    const Sum dot =
+        sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { tally.template set<kUnits>(grads, values, by); });
+    gradient = make_gradient<Wide<T>>(dot, scale);
+    return true;
+  } else {
+    Least<T> least;
+    note_each<kUnits>(least, values);
+    Tally<T> tally;
+    tally.template set<kUnits>(values);
+    DotTally<T> dot;
+    dot.template set<kUnits>(grads, values, 1.0);
+    const Sum total = tally.finite_sum();
+    double m;
+    bool plain = c.grad_denominator == nullptr && total.hi < Tally<T>::kFinite;
+    plain &= tally.is_exact(least) & dot.is_exact(least) & rounded_divisor(total, c.count, c.eps, m);
+    gradient = make_plain_gradient(dot.finite_sum(), m, approximate_reciprocal(m), c.count, c.eps);
+    return plain & is_finite(gradient.through);
+  }
+}
+
 // As normalize_known(), of gradients; divisor: of the first row, where divisors are read.
 template <typename T, int kLength, int kRows, typename RowOfX, typename RowOfG>
 __device__ __forceinline__ void differentiate_known(const RowOfX& x, const RowOfG& g, int there, const Call& c,
@@ -286,28 +328,8 @@ __device__ __forceinline__ void differentiate_known(const RowOfX& x, const RowOf
   uint32_t others = 0;  // rows that take another way
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    if constexpr (reads_divisors<T>(kLength)) {
-      static_assert(kRows == 1);
-      const GradientScale scale = divisor.scale(c);
-      const double by = dot_scale<Wide<T>>(scale.m, c.count);
-      const Sum dot =
-          sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { tally.template set<kUnits>(grads[i], values[i], by); });
-      gradients[i] = make_gradient<Wide<T>>(dot, scale);
-    } else {
-      Least<T> least;
-      note_each<kUnits>(least, values[i]);
-      Tally<T> tally;
-      tally.template set<kUnits>(values[i]);
-      DotTally<T> dot;
-      dot.template set<kUnits>(grads[i], values[i], 1.0);
-      const Sum total = tally.finite_sum();
-      double m;
-      bool plain = c.grad_denominator == nullptr && total.hi < Tally<T>::kFinite;
-      plain &= tally.is_exact(least) & dot.is_exact(least) & rounded_divisor(total, c.count, c.eps, m);
-      gradients[i] = make_plain_gradient(dot.finite_sum(), m, approximate_reciprocal(m), c.count, c.eps);
-      plain &= is_finite(gradients[i].through);
-      if (!plain && i < there) others |= 1u << i;
-    }
+    static_assert(kRows == 1 || !reads_divisors<T>(kLength));
+    if (!find_gradient<kLength>(grads[i], values[i], c, divisor, gradients[i]) && i < there) others |= 1u << i;
   }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {

@@ -1,5 +1,6 @@
 // Short rows, a thread a row: tiles of neighbouring rows pass through shared memory, so that memory sees 16-byte
-// accesses whatever the length. Contiguous rows that follow each other, without a cast.
+// accesses whatever the length, or rows that divide packs come in whole ones. Contiguous rows that follow each other,
+// without a cast.
 #pragma once
 
 #include <cuda_runtime.h>
