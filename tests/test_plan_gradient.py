@@ -19,10 +19,11 @@ from samples import DTYPES
 
 # Lanes a row and packs a lane that the warp kernel is compiled for.
 WARPS = {
-    2: {(lanes, packs) for lanes in (8, 16) for packs in (5, 6, 7)}
-    | {(8, 3), (8, 4), (16, 4), (32, 4), (32, 5), (16, 12), (32, 8)},
+    2: {(8, packs) for packs in (3, 4, 5, 6, 7, 10)}
+    | {(16, packs) for packs in (4, 6, 7, 8, 12)}
+    | {(32, 4), (32, 5), (32, 8)},
     4: {(lanes, packs) for lanes in (8, 16, 32) for packs in (3, 4, 5)} | {(16, 12), (32, 8)},
-    8: {(lanes, packs) for lanes in (8, 16, 32) for packs in (4, 7)} | {(4, 7), (32, 8)},
+    8: {(lanes, packs) for lanes in (8, 16, 32) for packs in (6, 7, 8)} | {(4, 7), (4, 8), (32, 4)},
 }
 # The same where a row and its result's gradient do not lie alike in packs.
 WARPS_APART = {

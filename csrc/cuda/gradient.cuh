@@ -241,9 +241,9 @@ struct HeldPair : Share<T, kEdge, kStep> {
   Pack<T, 1> edge_g[2 * kEdge], edge_x[2 * kEdge];
 
   __device__ __forceinline__ HeldPair(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
-                                      int step_, int head_index, int tail_index, uint4* places = nullptr)
+                                      int step_, int head_index, int tail_index, int unit = 1, uint4* places = nullptr)
       : Base(kAlike ? static_cast<const T*>(c.input) + o.input + begin : static_cast<T*>(c.output) + o.output + begin,
-             length, line, first_, step_, head_index, tail_index),
+             length, line, first_, step_, head_index, tail_index, unit),
         y(static_cast<T*>(c.output) + o.output + begin),
         held_x(places) {
     const T* x = static_cast<const T*>(c.input) + o.input + begin;
