@@ -19,15 +19,15 @@ constexpr size_t kMaxDevices = 128;
 // A function's attributes, set when they have to change: the driver is slow to take them. One static object a function.
 class Prepared {
  public:
-  // Leave for shared_bytes of dynamic shared memory. Without any, all of the L1 cache goes to loads in flight: half of
-  // it as shared memory cost 23% on an H200.
-  cudaError_t for_launch(int device, const void* function, int shared_bytes) {
+  // Leave for shared_bytes of dynamic shared memory. Without any, all of the L1 cache goes to loads in flight, but for
+  // `percent` of what may be shared memory: half of it cost 23% on an H200.
+  cudaError_t for_launch(int device, const void* function, int shared_bytes, int percent = 0) {
     std::atomic<int>& most = most_[static_cast<size_t>(device)];
     if (most.load(std::memory_order_acquire) > shared_bytes) return cudaSuccess;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (most.load(std::memory_order_relaxed) > shared_bytes) return cudaSuccess;
     const cudaError_t error =
-        shared_bytes == 0 ? cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, 0)
+        shared_bytes == 0 ? cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, percent)
                           : cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error == cudaSuccess) most.store(shared_bytes + 1, std::memory_order_release);
     return error;
