@@ -89,7 +89,7 @@ def test_rows_without_elements_have_a_plan(name, kernel, asking):
 # within 1.5% of the fastest one on an H200, or of a ring's groups (blocks); None: the relay's.
 FASTEST = {
     torch.float32: {
-        9700: (320, 8, 1, 0), 10_500: (192, 16, 1, 0), 12_700: (128, 16, 2, 0), 15_700: (64, 16, 4, 0),
+        9700: (320, 8, 1, 0), 10_500: (256, 16, 1, 0), 12_700: (128, 16, 2, 0), 15_700: (64, 16, 4, 0),
         17_000: (160, 16, 2, 0), 20_600: (96, 16, 4, 0), 24_577: (192, 16, 2, 0), 26_500: (128, 16, 4, 0),
         38_000: (160, 16, 4, 0), 45_000: (96, 16, 8, 0), 51_001: (128, 20, 4, 5), 57_500: (128, 16, 8, 0),
         65_535: (512, 16, 2, 0), 75_000: (192, 20, 4, 5), 80_001: (160, 16, 8, 0), 98_001: (128, 20, 8, 4),
@@ -224,7 +224,46 @@ def test_a_block_of_a_few_short_rows_has_warps_enough(name):
                     continue
                 assert (plan["packs"], plan["cluster"]) == (8, 1)
                 assert plan["threads"] == max(min(threads or packs // 4, most), 128, packs // 8)
-    assert [make_plan(name, 1 << 20, length)["threads"] for length in (4096, 8191, 8192)] == [96, 160, 160]
+
+
+def threads_and_packs(name: str, rows: int, packs: int, dtype: torch.dtype) -> tuple[int, int] | None:
+    """Of a block that holds rows of so many packs; None where warps hold them."""
+    plan = make_plan(name, rows, packs * 16 // dtype.itemsize, dtype)
+    assert plan.get("cluster", 1) == 1
+    return None if plan["kernel"] == "warp" else (plan["threads"], plan["packs"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_rows_that_all_run_at_once_have_threads_as_there_is_room(name, dtype):
+    multiprocessors, half = GPUS[name]["multiprocessors"], dtype.itemsize == 2
+    for rows, packs, launch in (
+        (2, 255, None), (2, 256, (64, 8)), (2, 512, (128, 8)), (2, 1280, (320, 8)), (2, 1281, (192, 8)),
+        (2, 2048, (256, 8)), (4, 511, None if half else (128, 8)), (4, 512, (128, 8)), (4, 640, (160, 8)),
+        (4, 641, (96, 8)), (4, 1536, (192, 8)), (8, 512, (64, 8)), (3, 400, None if half else (128, 8)),
+    ):  # fmt: skip
+        assert threads_and_packs(name, rows * multiprocessors, packs, dtype) == launch
+        assert threads_and_packs(name, (rows - 1) * multiprocessors + 1, packs, dtype) == launch or rows == 8
+    assert threads_and_packs(name, 8 * multiprocessors + 1, 400, dtype) is None
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_block_a_row_leaves_few_registers_empty(name):
+    many, fewer = 1 << 20, 64 * GPUS[name]["multiprocessors"]
+    for dtype, packs, launch in (
+        (torch.float32, 480, None), (torch.float32, 481, (64, 8)), (torch.float32, 512, (64, 8)),
+        (torch.float32, 513, (64, 16)), (torch.float32, 724, (64, 16)), (torch.float32, 725, (96, 8)),
+        (torch.float32, 800, (64, 16)), (torch.float32, 850, (64, 16)), (torch.float32, 1024, (128, 8)), (torch.float32, 1050, (96, 16)),
+        (torch.float32, 1250, (160, 8)), (torch.float32, 1300, (128, 16)), (torch.float32, 1500, (192, 8)),
+        (torch.float32, 1600, (128, 16)), (torch.float32, 2047, (160, 16)),
+        (torch.bfloat16, 512, None), (torch.bfloat16, 750, (64, 16)), (torch.bfloat16, 1024, (128, 8)),
+        (torch.bfloat16, 1500, (128, 16)), (torch.bfloat16, 2048, (128, 16)),
+        (torch.float64, 750, (64, 16)), (torch.float64, 1024, (96, 16)), (torch.float64, 2048, (160, 16)),
+    ):  # fmt: skip
+        assert threads_and_packs(name, many, packs, dtype) == launch, packs
+    assert threads_and_packs(name, fewer, 1664, torch.float32) == (128, 16)
+    assert threads_and_packs(name, fewer, 2047, torch.float32) == (128, 16)
+    assert threads_and_packs(name, fewer + 1, 2047, torch.float32) == (160, 16)
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)

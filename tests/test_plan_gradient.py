@@ -100,19 +100,53 @@ FASTEST = {
 }  # fmt: skip
 
 
+# The most packs that lanes of a warp hold of a row, and those lanes and their packs, of many rows that are whole packs.
+MOST = {
+    2: [(24, 8, 3), (32, 8, 4), (40, 8, 5), (48, 8, 6), (56, 8, 7), (64, 16, 4), (80, 8, 10), (96, 16, 6), (112, 16, 7),
+        (128, 16, 8), (160, 32, 5), (192, 16, 12), (256, 32, 8)],
+    4: [(24, 8, 3), (29, 8, 4), (40, 8, 5), (48, 16, 3), (58, 16, 4), (80, 16, 5), (96, 32, 3), (118, 32, 4),
+        (160, 32, 5), (192, 16, 12), (256, 32, 8)],
+    8: [(28, 4, 7), (32, 4, 8), (48, 8, 6), (56, 8, 7), (64, 8, 8), (96, 16, 6), (112, 16, 7), (128, 16, 8),
+        (192, 32, 6), (224, 32, 7), (256, 32, 8)],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GPUS)
-def test_gradients_of_many_rows_of_middle_length_take_a_warp_and_its_shared_memory(name, dtype):
+def test_gradients_of_a_warp_or_less_leave_few_lanes_idle(name, dtype):
+    size, least = dtype.itemsize, 0
+    for most, lanes, packs in MOST[size]:
+        for held in {max(least + 1, 19), most}:  # shorter rows are a thread's
+            plan = make_plan(name, 1 << 20, held * 16 // size, dtype, backward=True)
+            assert (plan["kernel"], plan["lanes"], plan["packs"]) == ("warp", lanes, packs), held
+        least = most
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_gradients_of_many_rows_of_middle_length_take_a_warp_or_two(name, dtype):
     size, many = dtype.itemsize, 64 * GPUS[name]["multiprocessors"] + 1
     most = {2: 480, 4: 448, 8: 1024}[size]
     for packs in (257, 300, 448, most):
         plan = make_plan(name, many, packs * 16 // size, dtype, backward=True)
-        assert plan == {
-            "kernel": "resident", "threads": ceil_div(packs, 512) * 32, "packs": 16, "shared_packs": 16, "cluster": 1,
-        }  # fmt: skip
+        in_shared = {"threads": ceil_div(packs, 512) * 32, "packs": 16, "shared_packs": 16}
+        in_registers = {"threads": 64, "packs": 11, "shared_packs": 0}
+        assert plan == {"kernel": "resident", "cluster": 1, **(in_registers if size == 4 else in_shared)}
         fewer = make_plan(name, many - 1, packs * 16 // size, dtype, backward=True)
         assert (fewer["packs"], fewer["shared_packs"]) == (8, 0)
-    assert make_plan(name, many, (most + 1) * 16 // size, dtype, backward=True)["threads"] > 32
+    assert make_plan(name, many, (most + 1) * 16 // size, dtype, backward=True)["threads"] > plan["threads"]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_gradients_of_two_rows_a_multiprocessor_have_more_threads(name):
+    two = 2 * GPUS[name]["multiprocessors"]
+    for packs, threads in ((375, 96), (512, 128), (750, 192), (1000, 192), (1024, 128), (2048, 256)):
+        plan = make_plan(name, two, packs * 4, backward=True)
+        assert (plan["threads"], plan["packs"]) == (threads, 8)
+        assert make_plan(name, two + 1, packs * 4, backward=True)["threads"] == max(ceil_div(packs, 256) * 32, 96)
+        for dtype in (torch.float16, torch.float64):
+            plan = make_plan(name, two, min(packs, 1024) * 16 // dtype.itemsize, dtype, backward=True)
+            assert plan["threads"] == max(ceil_div(min(packs, 1024), 256) * 32, 96)
 
 
 @pytest.mark.parametrize("dtype", FASTEST, ids=str)

@@ -148,7 +148,7 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_few(shape, device, 4));
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
-  } else if (open(Kernel::kWarp) && !(wanted == nullptr && shape.length > 512 && is_few(shape, device)) &&
+  } else if (open(Kernel::kWarp) && !(wanted == nullptr && is_better_in_blocks(shape, device)) &&
              plan_warp(shape, device, plan.warp)) {
     plan.kernel = Kernel::kWarp;
   } else if (open(Kernel::kRing) &&

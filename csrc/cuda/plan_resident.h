@@ -29,6 +29,9 @@ constexpr int kResidentThreads = resident_threads(kPacks);
 // Packs a thread where shared memory holds the rest of the row.
 constexpr int kPacksBesideShared = 20;
 
+// Threads, in whole warps, that have up to `each` of a row's packs.
+constexpr int64_t threads_of(int64_t packs, int64_t each) { return ceil_div(packs, each * 32) * 32; }
+
 // How a thread keeps a row and its result's gradient: that many packs of each, in registers, or the row's in shared
 // memory. Kernels have up to `threads` threads; registers of a multiprocessor do for `resident` of them.
 struct Pair {
@@ -112,14 +115,20 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
   // 0.96). Fewer rows end sooner in more threads: 3000 x 1500 float64 take 33 us in three warps, 37 in two.
   const int64_t most = size == 8 ? 1024 : size == 4 ? 448 : 480;
   if (alike && packs <= most && !is_few(shape, device, 64) && shape.rows <= INT32_MAX) {
-    const int64_t threads = ceil_div(packs, kPairPacksBesideShared * 32) * 32;
-    plan = {static_cast<int>(threads), kPairPacksBesideShared, 1, kPairPacksBesideShared};
+    if (size == 4) {  // two warps with all in registers: 1500 float32 1.02, a warp and shared memory 1.0
+      plan = {64, kPairPacks, 1, 0};
+    } else {
+      plan = {static_cast<int>(threads_of(packs, kPairPacksBesideShared)), kPairPacksBesideShared, 1,
+              kPairPacksBesideShared};
+    }
     return true;
   }
-  // 0.98 to 1.0.
+  // 0.98 to 1.0. Of two rows a multiprocessor with fewer packs a thread, up to six warps (160 x 3001 float32: 3.7 us in
+  // 192 threads, 4.05 in 96; 160 x 2048: 3.3 in 128, 3.6 in 96; 160 x 4096: 4.35 in 128, 4.55 in 256).
   if (packs <= (size == 8 ? 1024 : 2048)) {
-    plan = {static_cast<int>(std::max<int64_t>(ceil_div(packs, kFewPairPacks * 32) * 32, 96)), kFewPairPacks, 1, 0,
-            alike};
+    const bool two_each = is_few(shape, device, 2) && !is_few(shape, device) && size == 4;
+    const int64_t least = two_each && packs < 1024 ? std::clamp<int64_t>(threads_of(packs, 4), 96, 192) : 96;
+    plan = {static_cast<int>(std::max(threads_of(packs, kFewPairPacks), least)), kFewPairPacks, 1, 0, alike};
     return shape.rows <= INT32_MAX;
   }
   // Few rows take as many blocks as there are multiprocessors for, while each has four warps.
@@ -156,6 +165,37 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
   return plan.threads > 0;
 }
 
+// Rows of a block each, of which a multiprocessor has two to eight, and runs all at once: four packs a thread where
+// threads have room, else eight (160 x 2048 float32: 2.85 us, a warp each 3.44; 160 x 4096: 3.65, in 96 threads 4.08;
+// 400 x 4096: 5.96, 6.58; 1024 x 2048: 6.26, 6.60; 160 x 4096 bfloat16: 2.84, 3.51). Up to four in 192 threads as well,
+// though those take two turns (400 x 6001: 7.2, 7.6). Halves of fewer packs are faster a warp each.
+inline bool plan_at_once(const Shape& shape, const Device& device, ResidentPlan& plan) {
+  if (!shape.held || shape.backward || is_few(shape, device) || !is_few(shape, device, 8)) return false;
+  const int64_t packs = shape.packs(), rows = ceil_div(shape.rows, device.multiprocessors);
+  const int64_t room = resident_threads(8) / rows, four = threads_of(packs, 4);
+  const int64_t threads = four <= room ? four : threads_of(packs, 8);
+  plan = {static_cast<int>(threads), 8, 1, 0};
+  const int64_t least = shape.is_half() && rows > 2 ? 512 : 256;
+  return packs >= least && packs <= 2048 && threads <= (rows <= 4 ? std::max<int64_t>(room, 192) : room);
+}
+
+// Rows of floats of a block each with eight packs a thread, where that leaves a multiprocessor enough: 4350 packs in
+// all (of a copy without a hint to the cache, 3500: 1.036, with sixteen 1.009; 3001: 1.038, 1.034; 2500 have
+// 3750: 1.003, 1.037), and of two warps only with nearly no room (2048: 1.038, in a warp each 1.034;
+// 1500: 1.007, 1.03).
+inline bool plan_eight_each(const Shape& shape, ResidentPlan& plan) {
+  const int64_t packs = shape.packs(), threads = threads_of(packs, 8);
+  plan = {static_cast<int>(threads), 8, 1, 0};
+  return shape.held && !shape.backward && shape.dtype == DType::kFloat && packs > 480 &&
+         resident_threads(8) / threads * packs >= 4350;
+}
+
+// Whether rows that warps could hold are faster in blocks.
+inline bool is_better_in_blocks(const Shape& shape, const Device& device) {
+  ResidentPlan plan{};
+  return is_few(shape, device) ? shape.length > 512 : plan_at_once(shape, device, plan) || plan_eight_each(shape, plan);
+}
+
 inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan& plan) {
   if (shape.backward) return plan_resident_pair(shape, device, plan);
   if (!shape.held) return false;
@@ -180,18 +220,23 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
     }
     const int64_t a_block = ceil_div(packs, spread);
     const int64_t most = shape.rows <= 32 ? 128 : 256;
-    const int64_t least = spread == 1 ? std::clamp<int64_t>(ceil_div(packs, 4 * 32) * 32, 128, most) : 32;
+    const int64_t least = spread == 1 ? std::clamp<int64_t>(threads_of(packs, 4), 128, most) : 32;
     if (a_block <= 2048 ? in_registers(8, spread, least) : in_registers(16, spread)) {
       return fits();
     }
   }
+  if (plan_at_once(shape, device, plan)) return true;
   // Rows of a block, which leave room for others: a few threads more than hold them (8191 float32: 0.973 with 160,
   // 0.964 with 128; 12799 bfloat16 alike), but two warps of 16 packs a thread (7200 bfloat16: 0.984, with three 0.947),
-  // and 8 packs where those hold nearly as many as there are (8192 bfloat16: 0.992, with 16 0.981).
+  // four that are full or nearly (16384 bfloat16: 1.034, with five 1.021; 4096 x 8191 float32: 66.2 us, 67.5, but many
+  // more rows 505 and 502), and 8 packs where those hold nearly as many as there are (8192 bfloat16: 0.992, with 16
+  // 0.981).
   if (packs <= 2048) {
-    const bool half = shape.is_half();
-    const bool few = half && packs > 960 && packs <= 1024;
-    in_registers(few ? 8 : 16, 1, half && packs <= 1024 ? 32 : ceil_div(packs, (half ? 14 : 13) * 32) * 32);
+    if (plan_eight_each(shape, plan)) return fits();
+    const bool half = shape.is_half(), single = shape.dtype == DType::kFloat;
+    const bool four_warps = half ? packs > 1792 : single && packs > 1664 && is_few(shape, device, 64);
+    const bool fewest = four_warps || (packs <= 1024 && (half || single));
+    in_registers(half && packs > 960 && packs <= 1024 ? 8 : 16, 1, fewest ? 32 : threads_of(packs, half ? 14 : 13));
     return fits();
   }
   // Many rows that fill two multiprocessors each: 32768 x 65535 float32 run at 0.98, in eight blocks of 128 threads at
@@ -221,6 +266,12 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
       if (shared <= 0 || shared * threads * kPackBytes > device.shared_bytes - kOtherShared) continue;
       consider({threads, kPacksBesideShared, cluster, static_cast<int>(shared)});
     }
+  }
+  // Two blocks have registers for as many (24576 bfloat16: 1.039, with 192 threads 1.008; 12288 float32:
+  // 1.039, 1.038, and 1024 of them 26.6 us, 27.8).
+  if (plan.cluster == 1 && plan.packs == 16 && plan.threads > 160 && plan.threads < 256 &&
+      element_size(shape.dtype) < 8) {
+    plan.threads = 256;
   }
   return best < std::numeric_limits<double>::infinity();
 }
