@@ -253,7 +253,8 @@ def test_a_block_a_row_leaves_few_registers_empty(name):
     for dtype, packs, launch in (
         (torch.float32, 480, None), (torch.float32, 481, (64, 8)), (torch.float32, 512, (64, 8)),
         (torch.float32, 513, (64, 16)), (torch.float32, 724, (64, 16)), (torch.float32, 725, (96, 8)),
-        (torch.float32, 800, (64, 16)), (torch.float32, 850, (64, 16)), (torch.float32, 1024, (128, 8)), (torch.float32, 1050, (96, 16)),
+        (torch.float32, 800, (64, 16)), (torch.float32, 850, (64, 16)),
+        (torch.float32, 1024, (128, 8)), (torch.float32, 1050, (96, 16)),
         (torch.float32, 1250, (160, 8)), (torch.float32, 1300, (128, 16)), (torch.float32, 1500, (192, 8)),
         (torch.float32, 1600, (128, 16)), (torch.float32, 2047, (160, 16)),
         (torch.bfloat16, 512, None), (torch.bfloat16, 750, (64, 16)), (torch.bfloat16, 1024, (128, 8)),

@@ -17,7 +17,7 @@ struct Shape {
   bool dense;    // rows follow each other without a gap
   bool aligned;  // packs of the input, of the output and of its gradient start at the same elements
   bool backward = false;
-  bool at_packs = false;  // all of them start at a multiple of a pack's bytes
+  bool at_packs = false;   // all of them start at a multiple of a pack's bytes
   LatticeShape lattice{};  // without a cast
 
   int64_t row_bytes() const { return length * element_size(dtype); }
