@@ -1,4 +1,5 @@
-// Rows that divide a 16-byte pack, in a thread's registers: read and written where they lie in memory, whole packs.
+// Rows of floats that divide a 16-byte pack, in a thread's registers: read and written where they lie in memory, whole
+// packs.
 #pragma once
 
 #include "access.cuh"
@@ -7,31 +8,31 @@
 namespace l1norm::cuda::tile_kernel {
 
 // A row in memory, as differentiate() takes it.
-template <typename T, int kLength>
+template <int kLength>
 class RowInMemory {
  public:
   static constexpr int kUnit = kLength;
-  using RowUnit = Pack<T, kUnit>;
+  using RowUnit = Pack<float, kUnit>;
   static constexpr bool kSingle = false;
 
-  __device__ __forceinline__ RowInMemory(const T* from, T* to) : from_(from), to_(to) {}
+  __device__ __forceinline__ RowInMemory(const float* from, float* to) : from_(from), to_(to) {}
 
   __device__ __forceinline__ int count() const { return 1; }
   __device__ __forceinline__ RowUnit load(int) const { return *reinterpret_cast<const RowUnit*>(from_); }
   __device__ __forceinline__ void store(int, const RowUnit& unit) const { *reinterpret_cast<RowUnit*>(to_) = unit; }
 
  private:
-  const T* from_;
-  T* to_;
+  const float* from_;
+  float* to_;
 };
 
 // A pack of rows of kLength elements each. Where rows end within it, they are taken one by one, as those are that are
 // not plain.
-template <typename T, bool kBackward, int kLength>
+template <bool kBackward, int kLength>
 class PackOfRows {
  public:
-  static constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T)), kRows = kPack / kLength;
-  static_assert(std::is_same_v<T, float> && kRows * kLength == kPack);
+  static constexpr int kPack = kPackBytes / static_cast<int>(sizeof(float)), kRows = kPack / kLength;
+  static_assert(kRows * kLength == kPack);
 
   // The pack at `index` of so many whole ones.
   __device__ __forceinline__ PackOfRows(const Call& c, int64_t index, int64_t whole)
@@ -50,10 +51,10 @@ class PackOfRows {
     for (int i = 0; i < kRows; ++i) {
       Row row[1] = {row_of(x_, i)};
       Sum total;
-      Quotient<T> quotient;
+      Quotient<float> quotient;
       uint32_t unproven;
       divide_plainly(row, c, total, quotient, unproven);
-      if (kDivisors) divisors.units[i] = rounded(exact_divisor<T>(total, c), float{});
+      if (kDivisors) divisors.units[i] = rounded(exact_divisor<float>(total, c), float{});
       proven &= unproven == 0;
       set_row(result, i, row[0]);
     }
@@ -68,12 +69,12 @@ class PackOfRows {
   __device__ __forceinline__ void differentiate(const Call& c) const {
     AllRows result;
     bool plain = is_whole_;
-    static_assert(!reads_divisors<T>(kLength));
+    static_assert(!reads_divisors<float>(kLength));
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const Row x[1] = {row_of(x_, i)}, g[1] = {row_of(g_, i)};
       Gradient gradient;
-      plain &= find_gradient<kLength>(g, x, c, RowDivisor<T>{}, gradient);
+      plain &= find_gradient<kLength>(g, x, c, RowDivisor<float>{}, gradient);
       set_row(result, i, input_gradients(g[0], x[0], gradient));
     }
     if (plain) {
@@ -84,8 +85,8 @@ class PackOfRows {
   }
 
  private:
-  using AllRows = Pack<T, kPack>;
-  using Row = Pack<T, kLength>;
+  using AllRows = Pack<float, kPack>;
+  using Row = Pack<float, kLength>;
 
   int64_t index_;
   bool is_whole_;
@@ -99,7 +100,7 @@ class PackOfRows {
     for (int64_t row = first; row < end; ++row) see(row);
   }
   static __device__ __forceinline__ Row row_of(const AllRows& pack, int i) {
-    return make_pack<T, kLength>([&](int k) { return pack[i * kLength + k]; });
+    return make_pack<float, kLength>([&](int k) { return pack[i * kLength + k]; });
   }
   static __device__ __forceinline__ void set_row(AllRows& pack, int i, const Row& row) {
 #pragma unroll
@@ -125,22 +126,23 @@ class PackOfRows {
   }
 
   static __device__ __forceinline__ void differentiate_carefully(const Call& c, int64_t row) {
-    const T *const x = static_cast<const T*>(c.input) + row * kLength, *const g = static_cast<const T*>(c.grad) +
-                                                                                  row * kLength;
-    using Single = RowInMemory<T, kLength>;
-    tile_kernel::differentiate<T>(Single(x, nullptr), Single(g, static_cast<T*>(c.output) + row * kLength), c,
-                                  RowDivisor<T>(c, denominator_of(c, row)));
+    const float *const x = static_cast<const float*>(c.input) + row * kLength, *const g =
+                                                                                   static_cast<const float*>(c.grad) +
+                                                                                   row * kLength;
+    using Single = RowInMemory<kLength>;
+    tile_kernel::differentiate<float>(Single(x, nullptr), Single(g, static_cast<float*>(c.output) + row * kLength), c,
+                                      RowDivisor<float>(c, denominator_of(c, row)));
   }
 
   // A row that is read again: in place too it is still there.
   static __device__ __forceinline__ void normalize_carefully(const Call& c, int64_t row) {
-    const T* const from = static_cast<const T*>(c.input) + row * kLength;
-    T* const to = static_cast<T*>(c.output) + row * kLength;
+    const float* const from = static_cast<const float*>(c.input) + row * kLength;
+    float* const to = static_cast<float*>(c.output) + row * kLength;
     Sum total;
     add_each(total, from, kLength);
-    if (c.denominator != nullptr) write_denominator<T>(c, denominator_of(c, row), total);
-    const Quotient<T> quotient(total, c.count, c.eps);
-    const Divisor m = exact_divisor<T>(total, c);
+    if (c.denominator != nullptr) write_denominator<float>(c, denominator_of(c, row), total);
+    const Quotient<float> quotient(total, c.count, c.eps);
+    const Divisor m = exact_divisor<float>(total, c);
 #pragma unroll 1
     for (int e = 0; e < kLength; ++e) to[e] = divide_again(from[e], quotient, m);
   }

@@ -159,15 +159,15 @@ cudaError_t launch(const Call& c, const TilePlan& plan, cudaStream_t stream) {
                           tile_bytes);
 }
 
-// A thread some packs of rows of kLength elements each, a block's threads apart.
-template <typename T, bool kBackward, int kLength, bool kDivisors>
+// A thread some packs of rows of kLength floats each, a block's threads apart.
+template <bool kBackward, int kLength, bool kDivisors>
 __global__ void __launch_bounds__(kPackedThreads, kPackedBlocks)
     packed_kernel(const __grid_constant__ Call c, const int64_t whole) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kPackedThreads * kPackedPacks) + threadIdx.x;
   await_stream();
-  const auto rows_of = [&](int p) { return PackOfRows<T, kBackward, kLength>(c, first + p * kPackedThreads, whole); };
+  const auto rows_of = [&](int p) { return PackOfRows<kBackward, kLength>(c, first + p * kPackedThreads, whole); };
   static_assert(kPackedPacks == 2);
-  const PackOfRows<T, kBackward, kLength> rows[] = {rows_of(0), rows_of(1)};
+  const PackOfRows<kBackward, kLength> rows[] = {rows_of(0), rows_of(1)};
 #pragma unroll
   for (int p = 0; p < kPackedPacks; ++p) {
     if constexpr (kBackward) {
@@ -178,9 +178,9 @@ __global__ void __launch_bounds__(kPackedThreads, kPackedBlocks)
   }
 }
 
-template <typename T, bool kBackward>
+template <bool kBackward>
 cudaError_t launch_packed(const Call& c, cudaStream_t stream) {
-  constexpr int kPack = kPackBytes / sizeof(T);
+  constexpr int kPack = kPackBytes / sizeof(float);
   constexpr int64_t kPacks = kPackedThreads * kPackedPacks;
   const int64_t elements = c.geometry.rows.count * c.geometry.row.count, whole = elements / kPack;
   const int64_t blocks = (elements + kPack * kPacks - 1) / (kPack * kPacks);
@@ -189,8 +189,8 @@ cudaError_t launch_packed(const Call& c, cudaStream_t stream) {
     const auto launch = [&](auto function) {
       return launch_in_stream(c, function, blocks, kPackedThreads, 0, 1, stream, c, whole);
     };
-    if (kBackward || c.denominator == nullptr) return launch(packed_kernel<T, kBackward, kLength, false>);
-    return launch(packed_kernel<T, false, kLength, true>);
+    if (kBackward || c.denominator == nullptr) return launch(packed_kernel<kBackward, kLength, false>);
+    return launch(packed_kernel<false, kLength, true>);
   };
   if (c.geometry.row.count == kPack) return of_length(std::integral_constant<int, kPack>{});
   if (c.geometry.row.count == kPack / 2) return of_length(std::integral_constant<int, kPack / 2>{});
@@ -236,7 +236,7 @@ cudaError_t tile(const Call& call, const TilePlan& plan, cudaStream_t stream) {
   const auto either = [&](auto backward) {
     constexpr bool kBackward = decltype(backward)::value;
     if constexpr (std::is_same_v<T, float>) {
-      if (plan.packed) return launch_packed<T, kBackward>(call, stream);
+      if (plan.packed) return launch_packed<kBackward>(call, stream);
     }
     if (call.geometry.row.count > kKnownLengths<T>) return launch_any<T, kBackward>(call, plan, stream);
     return launch_known<T, kBackward>(call, plan, stream, std::make_integer_sequence<int, kKnownLengths<T>>{});
