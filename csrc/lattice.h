@@ -114,13 +114,18 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
   return l;
 }
 
+// Whether input, grad and output start at multiples of so many bytes.
+inline bool starts_at(const Call& c, int64_t bytes) {
+  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return (address(c.input) | address(c.grad) | address(c.output)) % static_cast<uintptr_t>(bytes) == 0;
+}
+
 inline Lattice lattice_of(const Call& c, int64_t pack_bytes) {
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  const uintptr_t bits = address(c.input) | address(c.grad) | address(c.output);
   const uintptr_t apart =
       (address(c.input) ^ address(c.output)) | (c.grad == nullptr ? 0 : address(c.grad) ^ address(c.output));
-  const auto whole = [&](uintptr_t bytes) { return bytes % static_cast<uintptr_t>(pack_bytes) == 0; };
-  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), whole(bits), whole(apart));
+  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), starts_at(c, pack_bytes),
+                      apart % static_cast<uintptr_t>(pack_bytes) == 0);
 }
 
 }  // namespace l1norm

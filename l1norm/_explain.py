@@ -114,6 +114,7 @@ class _Walk(NamedTuple):
     out_strides: list[int]
     address: int
     out_address: int
+    at_packs: bool  # both
 
 
 def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | None) -> _Walk:
@@ -125,15 +126,15 @@ def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | Non
     address = 0 if copied else input.data_ptr()  # new memory is aligned to 512
     out_strides, out_address = (fresh, 0) if out is None else _where_written(out, input)
     try:
-        aligned = (address | out_address) % _PACK_BYTES == 0
+        at_packs = (address | out_address) % _PACK_BYTES == 0
         alike = (address ^ out_address) % _PACK_BYTES == 0
         pack = _PACK_BYTES // result.itemsize
-        shape = _C.shape(list(input.shape), strides, out_strides, dims, pack, aligned, alike)
+        shape = _C.shape(list(input.shape), strides, out_strides, dims, pack, at_packs, alike)
     except RuntimeError:
         raise RuntimeError(
             "l1_norm(): input and out have more dimensions that cannot be merged than kernels walk"
         ) from None
-    return _Walk(source, shape, strides, out_strides, address, out_address)
+    return _Walk(source, shape, strides, out_strides, address, out_address, at_packs)
 
 
 def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | None) -> dict[str, int | str]:
@@ -150,7 +151,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         walk.shape["held"] and walk.source is result,
         walk.shape["dense"],
         all(distance % _PACK_BYTES == 0 for distance in apart),
-        at_packs=(walk.address | walk.out_address) % _PACK_BYTES == 0,
+        at_packs=walk.at_packs,
         **({"lattice": walk.shape["lattice"]} if walk.source is result else {}),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )

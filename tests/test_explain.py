@@ -50,8 +50,7 @@ def h200(monkeypatch):
         _explain._cuda_plan(input, dims, dtype or input.dtype, out)
         rows, length, number, held, dense, aligned, at_packs, lattice = asked.pop()
         found = {"shape": (rows, length), "number": number, "held": held, "dense": dense, "aligned": aligned}
-        found["at_packs"] = at_packs
-        return found | {"lattice": lattice}
+        return found | {"at_packs": at_packs, "lattice": lattice}
 
     return ask
 

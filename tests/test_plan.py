@@ -86,7 +86,8 @@ def test_rows_without_elements_have_a_plan(name, kernel, asking):
 
 
 # Threads, packs a thread in registers, blocks a row and packs a thread in shared memory of launches that measured
-# within 1.5% of the fastest one on an H200, or of a ring's groups (blocks); None: the relay's.
+# within 1.5% of the fastest one on an H200, or of a ring's groups (blocks); None: the relay's. Of 10500
+# float32 192 threads were measured; 256 are taken as of 12288, of which both were.
 FASTEST = {
     torch.float32: {
         9700: (320, 8, 1, 0), 10_500: (256, 16, 1, 0), 12_700: (128, 16, 2, 0), 15_700: (64, 16, 4, 0),
@@ -256,7 +257,7 @@ def test_a_block_a_row_leaves_few_registers_empty(name):
         (torch.float32, 800, (64, 16)), (torch.float32, 850, (64, 16)),
         (torch.float32, 1024, (128, 8)), (torch.float32, 1050, (96, 16)),
         (torch.float32, 1250, (160, 8)), (torch.float32, 1300, (128, 16)), (torch.float32, 1500, (192, 8)),
-        (torch.float32, 1600, (128, 16)), (torch.float32, 2047, (160, 16)),
+        (torch.float32, 1600, (128, 16)), (torch.float32, 2047, (160, 16)), (torch.float32, 2048, (160, 16)),
         (torch.bfloat16, 512, None), (torch.bfloat16, 750, (64, 16)), (torch.bfloat16, 1024, (128, 8)),
         (torch.bfloat16, 1500, (128, 16)), (torch.bfloat16, 2048, (128, 16)),
         (torch.float64, 750, (64, 16)), (torch.float64, 1024, (96, 16)), (torch.float64, 2048, (160, 16)),

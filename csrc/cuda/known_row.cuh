@@ -78,13 +78,6 @@ __device__ __forceinline__ bool normalize_lone(const Row& row, const Call& c) {
   return true;
 }
 
-// Whether a row's sum is kept until all its quotients are proven; else it is made again where that is asked for: of
-// doubles that is next to never, and a sum of bfloat16 may have lost bits.
-template <typename T>
-constexpr bool keeps_totals() {
-  return sizeof(T) < 8 && !std::is_same_v<T, __nv_bfloat16>;
-}
-
 // Makes a row's units their quotients. The bits of what is not proven are set in `unproven`, all of them where the row
 // is not plain: then total and quotient are not those of the row.
 template <typename T, int kUnits, int N>
@@ -127,7 +120,8 @@ __device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, 
   typename Row::RowUnit units[kRows][kUnits];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) load_units(row_of(i), units[i]);
-  constexpr bool kKeepsTotals = keeps_totals<T>();
+  // Else made again where they are asked for: of doubles that is next to never, and sums of bfloat16 may lose bits.
+  constexpr bool kKeepsTotals = sizeof(T) < 8 && !std::is_same_v<T, __nv_bfloat16>;
   Sum totals[kRows];
   Quotient<T> quotients[kRows];
   uint32_t unproven[kRows], plain = 0;  // units of rows, and rows

@@ -123,12 +123,6 @@ cudaStream_t current_stream(int device) {
   return static_cast<cudaStream_t>(stream);
 }
 
-// Whether input, output and gradient start at a multiple of a pack's bytes.
-bool starts_at_packs(const Call& c) {
-  const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  return (address(c.input) | address(c.output) | address(c.grad)) % kPackBytes == 0;
-}
-
 // Whether rows start at the same place of a 16-byte pack in input, output and gradient.
 bool packs_align(const Call& c) {
   const int64_t size = element_size(c.dtype);
@@ -224,7 +218,7 @@ void run(Call& c) {
   // Which copies the geometry: for those that may need it.
   const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype)); };
   Shape shape{g.rows.count, g.row.count,    c.input_dtype,     held,
-              g.dense(),    packs_align(c), c.grad != nullptr, starts_at_packs(c)};
+              g.dense(),    packs_align(c), c.grad != nullptr, starts_at(c, kPackBytes)};
   if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
   const Device& device = properties(c.device);
   c.starts_early = device.early_starts;
