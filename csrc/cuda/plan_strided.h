@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "divider.h"
 #include "lattice_shape.h"
@@ -169,6 +170,51 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
          (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
 }
 
+// So few columns that a block for some of them, or for a part of their steps, leaves no multiprocessor two: how long
+// one takes is what counts. As many blocks as that allows, of two to four warps with eight packs a thread, or where
+// steps are many as many as registers hold; clusters cost less than more of either (float32 on an H100, nothing asked
+// ahead: 512 x 512 over dim 0 4.79 us, 6.83 in 16 blocks of 128 bytes by all steps; 4096 x 64 5.44, 8.37; 64 x
+// 4096 4.37, 4.91; (8, 512, 7, 7) over dim 1 4.82, 5.94; gradients of 256 x 256 4.04, 6.39; 4096 x 32 5.22, 7.78).
+inline bool plan_few_columns(const LatticeShape& s, bool backward, const Device& device, StridedPlan& plan) {
+  if (s.along) return false;
+  const auto find = [&](int64_t tiles, std::initializer_list<int> warps, const auto& takes) {
+    for (int cluster = 1; cluster <= device.max_cluster && tiles * cluster <= device.multiprocessors; cluster *= 2) {
+      for (const int w : warps) {
+        if (takes(w, cluster) && strided_shared_bytes(s, backward, plan) <= device.shared_bytes - kReservedShared) {
+          return true;
+        }
+      }
+    }
+    return false;
+  };
+  const int64_t pack = kPackBytes / s.element_size;
+  if (s.interleaved && s.element_size == 4) {
+    // Each thread hands in a sum a row: clusters come before more warps. Those of halves are slower than elements.
+    const auto in_turns = [&](int warps, int most) {
+      return find(s.units / s.inner, {warps}, [&](int, int cluster) {
+        const int64_t units = interleaved_units(s.inner, pack, warps * 32);
+        plan = {32, 1, static_cast<int>(s.inner), warps, loose_packs(backward, 4), cluster, false, 0, true};
+        return units >= s.inner && s.steps * s.inner + pack - 1 <= cluster * units * pack * most;
+      });
+    };
+    if (backward) return in_turns(6, 8) || in_turns(8, 8) || in_turns(12, 8) || in_turns(16, 8);
+    return in_turns(4, 13) || in_turns(6, 13) || in_turns(8, 13) || in_turns(12, 16) || in_turns(16, 16);
+  }
+  if (s.elements > 1) return false;
+  int lanes = kSectorBytes / kPackBytes;
+  while (lanes < 32 / s.columns && ceil_div(s.units, lanes) > device.multiprocessors) lanes *= 2;
+  const int packs = strided_cells(backward, s.bytes(), s.element_size);
+  const auto hold = [&](std::initializer_list<int> warps, int most, bool shared) {
+    return find(ceil_div(s.units, lanes), warps, [&](int w, int cluster) {
+      plan = {lanes, 1, lanes, w, shared ? 0 : packs, cluster, false, shared ? most : 0, false};
+      return s.steps <= int64_t{cluster} * w * (32 / lanes) * most && (most <= 8 || cluster > 1);
+    });
+  };
+  // Of floats eight are in shared memory, whose threads have fewer registers.
+  if (hold({2, 3, 4}, 8, !backward && s.element_size == 4)) return true;
+  return backward ? hold({6, 8}, 8, false) : hold({2, 3, 4}, packs, false);
+}
+
 inline bool plan_strided(const LatticeShape& s, bool backward, const Device& device, StridedPlan& plan) {
   if (s.units == 0 || s.steps == 0) return false;
   const int64_t cells = ceil_div(s.steps, s.elements);
@@ -179,6 +225,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     plan = {32, 1, 32 * column_units(backward, held, s.bytes(), s.element_size), 1, held, 1, true, 0, false};
     return strided_grid(s.units, plan) <= INT32_MAX;
   }
+  if (plan_few_columns(s, backward, device, plan)) return true;
   const int packs = strided_cells(backward, s.bytes(), s.element_size), batch = shared_batch(backward, s.element_size);
   double least = kImpossible;
   const auto consider = [&](const StridedPlan& candidate) {
