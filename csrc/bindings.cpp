@@ -21,11 +21,9 @@
 
 namespace {
 
-// What kernels make of indices: {input, grad, output, denominator} of each of the rows, and of each of the elements.
-pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
-                        const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
-                        const std::vector<int64_t>& dims, const std::vector<int64_t>& rows,
-                        const std::vector<int64_t>& elements) {
+l1norm::Geometry geometry(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                          const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
+                          const std::vector<int64_t>& dims) {
   const int64_t rank = static_cast<int64_t>(sizes.size());
   const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
   l1norm::Geometry g;
@@ -33,6 +31,15 @@ pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int
                              out_strides.data(), reduced.data(), g)) {
     throw std::runtime_error("more dimensions that cannot be merged than kernels walk");
   }
+  return g;
+}
+
+// What kernels make of indices: {input, grad, output, denominator} of each of the rows, and of each of the elements.
+pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                        const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
+                        const std::vector<int64_t>& dims, const std::vector<int64_t>& rows,
+                        const std::vector<int64_t>& elements) {
+  const l1norm::Geometry g = geometry(sizes, strides, grad_strides, out_strides, dims);
   const auto all = [](const l1norm::Walk& walk, const std::vector<int64_t>& indices) {
     std::vector<std::array<int64_t, 4>> found;
     for (const int64_t i : indices) {
@@ -48,13 +55,7 @@ pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int
 pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                      const std::vector<int64_t>& out_strides, const std::vector<int64_t>& dims, int64_t pack,
                      bool aligned, bool alike) {
-  const int64_t rank = static_cast<int64_t>(sizes.size());
-  const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
-  l1norm::Geometry g;
-  if (!l1norm::make_geometry(static_cast<int>(rank), sizes.data(), strides.data(), strides.data(), out_strides.data(),
-                             reduced.data(), g)) {
-    throw std::runtime_error("more dimensions that cannot be merged than kernels walk");
-  }
+  const l1norm::Geometry g = geometry(sizes, strides, strides, out_strides, dims);
   pybind11::dict d;
   d["rows"] = g.rows.count;
   d["length"] = g.row.count;
@@ -64,6 +65,14 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["lattice"] =
       pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed, l.interleaved, l.apart);
   return d;
+}
+
+// What a launch asks memory for while it waits: runs, bytes of each, bytes from one to the next.
+pybind11::tuple ahead(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                      const std::vector<int64_t>& dims, int64_t element_size, int64_t least_bytes, int64_t most_bytes) {
+  const l1norm::Geometry g = geometry(sizes, strides, strides, strides, dims);
+  const l1norm::Ahead a = l1norm::ahead_of(g, &l1norm::Offsets::input, element_size, least_bytes, most_bytes);
+  return pybind11::make_tuple(a.runs, a.bytes, a.stride);
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
@@ -221,6 +230,10 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("alike") = true,
         "Rows and their length of a reduction over dims (none: all), and how they lie in memory, as plan() takes them. "
         "pack: elements of 16 bytes; aligned: both tensors start at a multiple of that; alike: as far from one.");
+  m.def("ahead", &ahead, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("dims"),
+        pybind11::arg("element_size"), pybind11::arg("least_bytes"), pybind11::arg("most_bytes"),
+        "What a launch asks memory for of an operand while it waits: runs (0: nothing), bytes of each, bytes from one "
+        "to the next. least_bytes: of a row, where rows lie apart; most_bytes: of all elements.");
   m.def(
       "plan", &plan, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"), pybind11::arg("held"),
       pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ahead.h"
 #include "dtype.h"
 #include "exact.h"
 #include "geometry.h"
@@ -23,6 +24,8 @@ struct Call {
   int32_t device;
   bool fresh_output;  // allocated for this call
   bool starts_early;  // before its stream's earlier kernels have ended, for which its own kernel waits
+  Ahead input_ahead;  // what that asks for meanwhile
+  Ahead grad_ahead;
 };
 
 }  // namespace l1norm

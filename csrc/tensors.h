@@ -254,6 +254,7 @@ inline Call make_call(const View& input, const View* grad, const Mask& reduced, 
   c.device = input.device_index;
   c.fresh_output = fresh_output;
   c.starts_early = false;
+  c.input_ahead = c.grad_ahead = {};
   return c;
 }
 

@@ -38,6 +38,9 @@ def shape(
     pack: int = 1,
     aligned: bool = False,
 ) -> Shape: ...
+def ahead(
+    sizes: list[int], strides: list[int], dims: list[int], element_size: int, least_bytes: int, most_bytes: int
+) -> tuple[int, int, int]: ...
 def plan(
     rows: int,
     length: int,

@@ -134,6 +134,7 @@ def test_graph_capture_and_replay(shape, dim, dtype, cuda):
 # of them has ended, but for split's, whose blocks wait for each other.
 FOLLOWERS = {
     "tile": ((3000, 7), 1, {}),
+    "tile, of whole packs": ((4000, 4), 1, {}),
     "warp": ((400, 300), 1, {}),
     "resident": ((16, 1000), 1, {}),
     "resident in clusters": ((8, 65_535), 1, {}),
@@ -205,6 +206,26 @@ def test_each_launch_finds_what_the_one_before_wrote(name, run, cuda):
                 assert_same_bits(place, right)
         assert_same_bits(gradients[0], gradient)
         assert_same_bits(gradients[1], gradient_again)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "part"),
+    [
+        ((64, 4096), 1, (slice(None, None, 2),)),
+        ((300, 5, 640), 2, (slice(None), 3, slice(1, 400))),
+        ((600, 1000), 0, (slice(None), slice(100, 900))),
+    ],
+)
+def test_slices_of_what_is_written_just_before(shape, dim, part, cuda):
+    """Rows and columns that lie apart, which a launch may ask for before they are there."""
+    sources = [make_rows("randn", *shape, seed=seed, device=cuda) for seed in (1, 2)]
+    dim -= len(shape)
+    expected = [l1norm.l1_norm(source[part], dim) for source in sources]
+    base = torch.full_like(sources[0], float("nan"))
+    torch.cuda.synchronize()
+    results = queued(lambda: [l1norm.l1_norm(base.copy_(sources[k % 2])[part], dim) for k in range(20)])
+    for k, result in enumerate(results):
+        assert_same_bits(result, expected[k % 2])
 
 
 def test_threads_with_a_stream_each(cuda):

@@ -1,6 +1,7 @@
 // Kernels that start early: their blocks are there before what the stream did before has ended.
 #pragma once
 
+#include "../call.h"
 #include "pack.cuh"
 
 namespace l1norm::cuda {
@@ -16,19 +17,35 @@ __device__ __forceinline__ void await_stream() {
 #endif
 }
 
-// Few enough that all of them are there while they wait.
-constexpr unsigned kFewBlocks = 256;
-
-// Asks memory for what a group of threads is about to read, bytes from `from` on, where a launch has few blocks: it
-// arrives in the L2 cache while the kernels ahead still run. What those write to it goes there, too.
-__device__ __forceinline__ void ask_ahead(const void* from, int64_t bytes, int thread, int threads) {
+// Asks memory for an operand, which arrives in the L2 cache while the kernels ahead still run. What those write to it
+// goes there, too. Each block asks for as much, which is its own where blocks take rows in turn. A function of its own:
+// inlined, some kernels take more registers for all the rest, and some would spill.
+static __device__ __noinline__ void ask_ahead(const char* operand, unsigned runs, unsigned bytes, int64_t stride) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (gridDim.x > kFewBlocks) return;
-  const char* const start = static_cast<const char*>(from);
+  const unsigned lines = (bytes - 1) / kLineBytes + 1, all = runs * lines;
+  // Rounded up, or one more: a division of integers would take twice as long.
+  const float quotient = __fdividef(static_cast<float>(all - 1), static_cast<float>(gridDim.x));
+  const unsigned share = static_cast<unsigned>(quotient) + 1;
+  const unsigned first = blockIdx.x * share, end = min(first + share, all);
 #pragma unroll 1
-  for (int64_t at = thread * int64_t{kLineBytes}; at < bytes; at += threads * int64_t{kLineBytes}) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(start + at));
+  for (unsigned k = first + threadIdx.x; k < end; k += blockDim.x) {
+    const unsigned run = runs == 1 ? 0 : k / lines;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(operand + run * stride + (k - run * lines) * kLineBytes));
   }
+#endif
+}
+
+// As above, of a call, if it asks for any: ahead of everything else, while registers are free.
+template <bool kBackward>
+__device__ __forceinline__ void ask_ahead(const Call& c) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto ask = [](const void* operand, const Ahead& ahead) {
+    if (ahead.runs == 0) return;
+    ask_ahead(static_cast<const char*>(operand), static_cast<unsigned>(ahead.runs), static_cast<unsigned>(ahead.bytes),
+              ahead.stride);
+  };
+  ask(c.input, c.input_ahead);
+  if constexpr (kBackward) ask(c.grad, c.grad_ahead);
 #endif
 }
 

@@ -240,10 +240,12 @@ struct HeldPair : Share<T, kEdge, kStep> {
   std::conditional_t<kShared, InShared<RowPack, kPacks>, InRegisters<RowPack, kPacks>> held_x;
   Pack<T, 1> edge_g[2 * kEdge], edge_x[2 * kEdge];
 
+  template <typename Wait = NoWait>
   __device__ __forceinline__ HeldPair(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
-                                      int step_, int head_index, int tail_index, int unit = 1, uint4* places = nullptr)
+                                      int step_, int head_index, int tail_index, int unit = 1, uint4* places = nullptr,
+                                      const Wait& wait = {})
       : Base(kAlike ? static_cast<const T*>(c.input) + o.input + begin : static_cast<T*>(c.output) + o.output + begin,
-             length, line, first_, step_, head_index, tail_index, unit),
+             length, line, first_, step_, head_index, tail_index, unit, 0, wait),
         y(static_cast<T*>(c.output) + o.output + begin),
         held_x(places) {
     const T* x = static_cast<const T*>(c.input) + o.input + begin;

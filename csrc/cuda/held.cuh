@@ -15,6 +15,10 @@ __device__ __forceinline__ Divisor exact_divisor(const Sum& total, const Call& c
   return make_divisor<Wide<T>>(total, c.count, c.eps);
 }
 
+struct NoWait {
+  __device__ __forceinline__ void operator()() const {}
+};
+
 // Which of a row's elements are a thread's: packs of the body, and kEdge elements each, at most, of the head up to the
 // body's line and of the tail after its last pack. kStep: step, where it is known. kStart: bytes, of a multiple of
 // which threads' packs begin together: where the body begins later, the first packs of some threads are ahead of it.
@@ -30,9 +34,11 @@ struct Share {
 
   // The body starts at a multiple of `line` bytes and has `unit` packs, a power of two, any number of times. The thread
   // has elements head_index, head_index + step and so on of the head and likewise of the tail, if there are such. room:
-  // packs that the row's threads have room for, where kStart matters.
+  // packs that the row's threads have room for, where kStart matters. wait(): called once all that is worked out, ahead
+  // of whatever is read.
+  template <typename Wait = NoWait>
   __device__ __forceinline__ Share(const T* x, int length, int line, int first_, int step_, int head_index,
-                                   int tail_index, int unit = 1, int room = 0)
+                                   int tail_index, int unit = 1, int room = 0, const Wait& wait = {})
       : first(first_), step(step_) {
     head = min(elements_to(x, line), length);
     packs = (length - head) / kPack & -unit;
@@ -47,6 +53,7 @@ struct Share {
       edge[2 * e] = h < head ? h : -1;
       edge[2 * e + 1] = t < length - tail ? tail + t : -1;
     }
+    wait();
   }
 
   // The thread's elements outside the packs; zeros for those that it has not.
@@ -93,10 +100,11 @@ struct Held : Share<T, kEdge, kStep, kStart> {
   Pack<T, 1> edge_value[2 * kEdge];
 
   // The `length` elements of the row at o from its element `begin` on; the others as Share's.
+  template <typename Wait = NoWait>
   __device__ __forceinline__ Held(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
-                                  int step_, int head_index, int tail_index, int unit = 1)
+                                  int step_, int head_index, int tail_index, int unit = 1, const Wait& wait = {})
       : Held(static_cast<const T*>(c.input) + o.input + begin, static_cast<T*>(c.output) + o.output + begin, length,
-             line, first_, step_, head_index, tail_index, unit) {}
+             line, first_, step_, head_index, tail_index, unit, wait) {}
 
   __device__ __forceinline__ Sum sum(const Call&) const {
     Least<T> least;
@@ -173,9 +181,10 @@ struct Held : Share<T, kEdge, kStep, kStart> {
   }
 
  private:
+  template <typename Wait>
   __device__ __forceinline__ Held(const T* x_, T* y_, int length, int line, int first_, int step_, int head_index,
-                                  int tail_index, int unit)
-      : Base(x_, length, line, first_, step_, head_index, tail_index, unit, kStep * kPacks), x(x_), y(y_) {
+                                  int tail_index, int unit, const Wait& wait)
+      : Base(x_, length, line, first_, step_, head_index, tail_index, unit, kStep * kPacks, wait), x(x_), y(y_) {
     const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
     for (int u = 0; u < kPacks; ++u) {

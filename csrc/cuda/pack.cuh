@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "../dtype.h"
+#include "device.h"
 
 namespace l1norm::cuda {
 
@@ -68,9 +69,6 @@ __device__ __forceinline__ Pack<T, N> make_pack(const Make& make) {
   }
   return pack;
 }
-
-// Vector bodies start on a 128-byte line: 16-byte alignment alone cost 4% of a copy's speed on an H200.
-constexpr int kLineBytes = 128;
 
 // Elements from the last multiple of so many, a power of two, in memory to the one at `offset` from start.
 template <typename T>

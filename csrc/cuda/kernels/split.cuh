@@ -41,6 +41,7 @@ template <typename T, int kPacks, bool kShared>
 __global__ void __launch_bounds__(kResidentThreads<kPacks>)
     kernel(const __grid_constant__ Call c, const __grid_constant__ Sharing s, const int shared_packs) {
   extern __shared__ __align__(kSharedLine) uint4 places[];
+  ask_ahead<false>(c);
   const unsigned row = blockIdx.x / s.blocks_a_row, rank = blockIdx.x - row * s.blocks_a_row;
   const Offsets o = c.geometry.rows.at(row);
   const T* x = static_cast<const T*>(c.input) + o.input;

@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   using Held = HeldCells<T, kBackward, kPacks, kElements, kShared>;
   using Memory = typename Held::Memory;
   constexpr bool kAcross = has_narrow_warps(sizeof(T));
+  ask_ahead<kBackward>(c);
   const Cluster cluster;
   if (cluster.size > 1) cluster.expect(cluster.size * t.count());
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
@@ -71,6 +72,7 @@ __global__ void __launch_bounds__(kStridedThreads)
   using Tile = InterleavedTile<T>;
   using Place = InterleavedPlace<T>;
   extern __shared__ __align__(kSharedLine) uint4 memory[];
+  ask_ahead<kBackward>(c);
   const Cluster cluster;
   if (cluster.size > 1) cluster.expect((cluster.size - 1) * s.inner);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -134,6 +136,7 @@ __global__ void __launch_bounds__(kStridedWarps * 32,
                                   std::min(column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)),
                                            kMostColumnBlocks))
     columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
+  ask_ahead<kBackward>(c);
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kStridedWarps + threadIdx.x / 32;
   await_stream();
   WholeColumns<T, kBackward, kSteps, kColumns, kUnits> columns(c, t, tile * t.width + threadIdx.x % 32);

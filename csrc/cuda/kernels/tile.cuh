@@ -63,12 +63,18 @@ constexpr int kBlocksFewer = 1;
 #else
 constexpr int kBlocksFewer = 0;
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kBlocksOfTwelve = 6;
+#else
+constexpr int kBlocksOfTwelve = 8;  // it asks ahead, and would take a register more than leaves room for them
+#endif
 
 // Blocks of the most threads on a multiprocessor that registers are shared between.
 template <typename T, bool kBackward>
 constexpr int tile_blocks(int length) {
   if (sizeof(T) == 8) return kBackward ? (length > 0 && length <= 5 ? 6 : 4) : 5;
   if (kBackward) return length > 8 && length <= 12 ? 6 : length == 20 ? 5 - kBlocksFewer : 5;
+  if (sizeof(T) == 4 && length == 12) return kBlocksOfTwelve;
   return sizeof(T) == 2 && length == 8 ? 8 : 6;
 }
 
@@ -84,6 +90,7 @@ __global__ void __launch_bounds__(kMostTileThreads, tile_blocks<T, kBackward>(kL
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int length = kLength > 0 ? kLength : static_cast<int>(c.geometry.row.count);
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp) * tile_rows;
+  ask_ahead<kBackward>(c);
   if (first >= c.geometry.rows.count) return;
   const int rows = static_cast<int>(min(static_cast<int64_t>(tile_rows), c.geometry.rows.count - first));
   const int bytes = rows * length * static_cast<int>(sizeof(T));
@@ -163,6 +170,7 @@ cudaError_t launch(const Call& c, const TilePlan& plan, cudaStream_t stream) {
 template <bool kBackward, int kLength, bool kDivisors>
 __global__ void __launch_bounds__(kPackedThreads, kPackedBlocks)
     packed_kernel(const __grid_constant__ Call c, const int64_t whole) {
+  ask_ahead<kBackward>(c);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kPackedThreads * kPackedPacks) + threadIdx.x;
   await_stream();
   const auto rows_of = [&](int p) { return PackOfRows<kBackward, kLength>(c, first + p * kPackedThreads, whole); };

@@ -202,6 +202,7 @@ struct Shared {
 template <typename In, typename T, bool kUnitStride>
 __global__ void __launch_bounds__(kTwoPassThreads<In, T>, 1) kernel(const __grid_constant__ Call c) {
   __shared__ Shared<T> shared;
+  ask_ahead<false>(c);
   const Geometry& g = c.geometry;
   await_stream();
   for (int64_t r = blockIdx.x; r < g.rows.count; r += gridDim.x) {
@@ -242,6 +243,7 @@ template <typename T, bool kUnitStride>
 __global__ void __launch_bounds__(kTwoPassThreads<T, T>) backward_kernel(const __grid_constant__ Call c) {
   __shared__ BlockSumStorage sums;
   __shared__ Gradient shared;
+  ask_ahead<true>(c);
   const Walk& walk = c.geometry.row;
   const auto at = [&](int64_t i) {
     if constexpr (kUnitStride) {

@@ -106,6 +106,7 @@ __global__ void __launch_bounds__(kThreads<T, kBackward, kPacks>, kBlocks<T, kBa
   // other types).
   constexpr int kUnit = sizeof(T) == 4 ? kLine / kPackBytes : 1;
   constexpr int kEdge = (kLine / static_cast<int>(sizeof(T)) - 1 + kLanes - 1) / kLanes;
+  ask_ahead<kBackward>(c);
   const Geometry& g = c.geometry;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t index =
@@ -116,8 +117,6 @@ __global__ void __launch_bounds__(kThreads<T, kBackward, kPacks>, kBlocks<T, kBa
   using Row =
       RowOf<T, kBackward, kPacks, kEdge, true, kLanes, Access::kOnce, kAlike, warp_start<T, kBackward, kLine>()>;
   const int length = exists ? static_cast<int>(g.row.count) : 0;
-  ask_ahead(static_cast<const T*>(c.input) + o.input, length * sizeof(T), lane, kLanes);
-  if constexpr (kBackward) ask_ahead(static_cast<const T*>(c.grad) + o.grad, length * sizeof(T), lane, kLanes);
   await_stream();
   if constexpr (kBackward) {
     // Read ahead of the row and not after its sum: 0.85 to 1.0 of torch.add at 127 float32.
