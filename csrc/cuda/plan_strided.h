@@ -170,6 +170,18 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
          (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
 }
 
+// Of rows that take turns.
+inline StridedPlan plan_of_turns(const LatticeShape& s, bool backward, int warps, int cluster) {
+  return {32, 1, static_cast<int>(s.inner), warps, loose_packs(backward, s.element_size), cluster, false, 0, true};
+}
+
+// Whether so many packs a thread of such a plan hold a run, wherever in a pack it begins.
+inline bool holds_turns(const LatticeShape& s, const StridedPlan& plan, int packs) {
+  const int64_t pack = kPackBytes / s.element_size, units = interleaved_units(s.inner, pack, plan.warps * 32);
+  return units >= s.inner && s.steps <= INT32_MAX &&
+         s.steps * s.inner + pack - 1 <= plan.cluster * units * pack * packs;
+}
+
 // So few columns that a block for some of them, or for a part of their steps, leaves no multiprocessor two: how long
 // one takes is what counts. As many blocks as that allows, of two to four warps with eight packs a thread, or where
 // steps are many as many as registers hold; clusters cost less than more of either (float32 on an H100, nothing asked
@@ -180,21 +192,17 @@ inline bool plan_few_columns(const LatticeShape& s, bool backward, const Device&
   const auto find = [&](int64_t tiles, std::initializer_list<int> warps, const auto& takes) {
     for (int cluster = 1; cluster <= device.max_cluster && tiles * cluster <= device.multiprocessors; cluster *= 2) {
       for (const int w : warps) {
-        if (takes(w, cluster) && strided_shared_bytes(s, backward, plan) <= device.shared_bytes - kReservedShared) {
-          return true;
-        }
+        if (takes(w, cluster) && strided_loss(s, backward, device, plan) < kImpossible) return true;
       }
     }
     return false;
   };
-  const int64_t pack = kPackBytes / s.element_size;
   if (s.interleaved && s.element_size == 4) {
     // Each thread hands in a sum a row: clusters come before more warps. Those of halves are slower than elements.
     const auto in_turns = [&](int warps, int most) {
-      return find(s.units / s.inner, {warps}, [&](int, int cluster) {
-        const int64_t units = interleaved_units(s.inner, pack, warps * 32);
-        plan = {32, 1, static_cast<int>(s.inner), warps, loose_packs(backward, 4), cluster, false, 0, true};
-        return units >= s.inner && s.steps * s.inner + pack - 1 <= cluster * units * pack * most;
+      return find(s.units / s.inner, {warps}, [&](int w, int cluster) {
+        plan = plan_of_turns(s, backward, w, cluster);
+        return holds_turns(s, plan, most);
       });
     };
     if (backward) return in_turns(6, 8) || in_turns(8, 8) || in_turns(12, 8) || in_turns(16, 8);
@@ -259,13 +267,10 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     }
   };
   const auto in_turns = [&] {
-    const int held = loose_packs(backward, s.element_size);
     for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
       for (const int warps : {2, 3, 4, 6, 8, 12, 16}) {
-        const int64_t pack = kPackBytes / s.element_size, units = interleaved_units(s.inner, pack, warps * 32);
-        if (units < s.inner || s.steps > INT32_MAX || s.steps * s.inner + pack - 1 > cluster * units * pack * held)
-          continue;
-        consider({32, 1, static_cast<int>(s.inner), warps, held, cluster, false, 0, true});
+        const StridedPlan candidate = plan_of_turns(s, backward, warps, cluster);
+        if (holds_turns(s, candidate, candidate.packs)) consider(candidate);
       }
     }
   };
