@@ -76,6 +76,37 @@ def make_plan(
     )
 
 
+# Units side by side, columns of a unit, elements of a cell that are steps, whether steps lie closer together.
+KINDS = {
+    "columns": lambda pack: (pack, 1, False),
+    "segments": lambda pack: (1, 1, True),
+    "elements": lambda pack: (1, pack, False),
+    "elements along": lambda pack: (1, pack, True),
+}
+
+
+def plan_lattice(
+    name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False, apart=0
+) -> dict:
+    columns, elements, along = KINDS[kind](16 // dtype.itemsize)
+    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, apart)
+    return _C.plan(
+        units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
+    )
+
+
+def turns(inner, pack, threads) -> int:
+    """Threads of so many that take packs: as many as begin at the same row again."""
+    turn = next(n for n in range(1, inner + 1) if n * pack % inner == 0)
+    return threads // turn * turn
+
+
+def packs_of_a_relay(backward, elements, size) -> int:
+    if elements == 8:
+        return 2 if backward else 4
+    return (8 if backward else 16) if size == 4 else 6 if backward else 12
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 

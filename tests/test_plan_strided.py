@@ -2,30 +2,24 @@
 
 import pytest
 import torch
-from plans import GPUS, NUMBER, REGISTERS, RESERVED, WITH_CLUSTERS, ceil_div, make_plan
+from plans import (
+    GPUS,
+    KINDS,
+    NUMBER,
+    REGISTERS,
+    RESERVED,
+    WITH_CLUSTERS,
+    ceil_div,
+    make_plan,
+    packs_of_a_relay,
+    plan_lattice,
+    turns,
+)
 from samples import DTYPES
 
 from l1norm import _C
 
 NEAR, FAR = 8 << 10, 32 << 10  # bytes from step to step, from which on narrow tiles lose
-
-# Units side by side, columns of a unit, elements of a cell that are steps, whether steps lie closer together.
-KINDS = {
-    "columns": lambda pack: (pack, 1, False),
-    "segments": lambda pack: (1, 1, True),
-    "elements": lambda pack: (1, pack, False),
-    "elements along": lambda pack: (1, pack, True),
-}
-
-
-def plan_lattice(
-    name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False, apart=0
-) -> dict:
-    columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, apart)
-    return _C.plan(
-        units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
-    )
 
 
 @pytest.mark.parametrize("apart", [0, NEAR, FAR])
@@ -237,160 +231,6 @@ def test_runs_of_rows_that_take_turns_hold_them(name, backward, asking):
                         a_result = 120 if backward else 32
                         assert sums * 16 + (inner + pack) * a_result <= GPUS[name]["shared_bytes"], case
         assert taken > 0
-
-
-def turns(inner, pack, threads) -> int:
-    """Threads of so many that take packs: as many as begin at the same row again."""
-    turn = next(n for n in range(1, inner + 1) if n * pack % inner == 0)
-    return threads // turn * turn
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", GPUS)
-def test_columns_in_chunks_can_be_launched_and_leave_nothing_out(name, kind, backward, asking):
-    for kernel in ("", "strided_relay"):
-        asking(kernel)
-        for dtype in DTYPES:
-            size = dtype.itemsize
-            columns, elements, _ = KINDS[kind](16 // size)
-            step = size if elements > 1 else 16
-            packs = packs_of_a_relay(backward, elements, size)
-            for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
-                for inner in (1, 3, 4, 12, 17, 600):
-                    for steps in (1, 4, 64, 1000, 30_000, 1 << 20, 1 << 24, (1 << 30) - 1, 1 << 30):
-                        plan = plan_lattice(name, kind, units, steps, inner, dtype, backward)
-                        case = (dtype, units, inner, steps, plan)
-                        if plan["kernel"] != "strided_relay":
-                            assert steps == 1 << 30 or units * steps >= 1 << 40 or (kernel == "" or steps <= 64), case
-                            continue
-                        check_relay(plan, units, steps, columns, elements, packs, step)
-
-
-def packs_of_a_relay(backward, elements, size) -> int:
-    if elements == 8:
-        return 2 if backward else 4
-    return (8 if backward else 16) if size == 4 else 6 if backward else 12
-
-
-def check_relay(plan, units, steps, columns, elements, packs, step) -> None:
-    lanes, across, width, warps, parts, tiles, adders = (
-        plan[k] for k in ("lanes", "across", "width", "warps", "parts", "tiles", "adders")
-    )
-    case = (units, steps, plan)
-    assert lanes in (1, 2, 4, 8, 16, 32), case
-    assert across in (1, 2, 4, 8), case
-    assert warps in (1, 2, 4, 8, 16), case
-    assert lanes * columns <= 32, case
-    assert 1 < warps * across <= 16, case
-    assert 1 <= width <= lanes * across, case
-    assert plan["threads"] == warps * across * 32
-    assert tiles * width >= units, case
-    assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs * elements, case
-    side = lanes * across * columns
-    assert 1 <= adders <= side, case
-    assert ceil_div(side, adders) <= plan["threads"], case
-    check_order(plan)
-    assert plan["scratch_bytes"] == tiles * (parts + 1) * side * 16, case
-    assert plan["scratch_bytes"] <= max(units * steps * step // 16, 1 << 20), case
-    # Sums of warps; results, of which 32 columns more are divided; a thread's sum.
-    assert side * (16 * warps + 120) + 32 * 120 <= 48 << 10, case
-    assert plan["threads"] * 16 <= 48 << 10
-
-
-def check_order(plan) -> None:
-    slots, rest = plan["parts"] + plan["adders"], plan["tiles"] % plan["beside"]
-    assert rest == 0, plan
-    # Tiles beside each other are all summed before the first of them is divided.
-    assert slots * plan["beside"] <= plan["ahead"] <= plan["tiles"] * slots, plan
-    assert plan["blocks"] == 2 * plan["tiles"] * slots < 1 << 31
-    assert plan["beside"] == 1 or plan["turns_back"]
-
-
-@pytest.mark.parametrize("name", GPUS)
-def test_columns_that_no_cache_holds_are_read_in_memorys_order(name):
-    for dtype in DTYPES:
-        size = dtype.itemsize
-        for kind in ("columns", "elements"):
-            columns = 16 // size if kind == "columns" else 1
-            inner = 1000 // columns if columns > 1 else 1001
-            plan = plan_lattice(name, kind, inner, 1_000_000, inner, dtype, skewed=kind == "elements")
-            assert plan["kernel"] == "strided_relay"
-            assert plan["turns_back"]
-            assert plan["beside"] == plan["tiles"] > 1
-            several = plan_lattice(name, kind, 16 * inner, 1_000_000, inner, dtype, skewed=kind == "elements")
-            assert several["beside"] in (1, plan["tiles"])
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("name", GPUS)
-def test_long_runs_of_rows_that_take_turns_go_in_packs(name, backward, asking):
-    for kernel in ("", "strided_relay"):
-        asking(kernel)
-        for dtype in DTYPES:
-            pack, packs = 16 // dtype.itemsize, packs_of_a_relay(backward, 1, dtype.itemsize)
-            for inner in (2, 3, 17, 33, 50, 99, 255, 333, 511):
-                for outer in (1, 8, 1000):
-                    for steps in (300_000, (1 << 22) + 1, (1 << 33) + 5):
-                        units = outer * inner
-                        if units * steps >= 1 << 40:
-                            continue
-                        plan = plan_lattice(name, "elements", units, steps, inner, dtype, backward, interleaved=True)
-                        case = (dtype, inner, outer, steps, plan)
-                        shared = GPUS[name]["shared_bytes"]
-                        if inner > 256 and shared <= 64 << 10:  # no room for as many sums or results
-                            continue
-                        assert plan["kernel"] == "strided_relay", case
-                        assert plan["interleaved"], case
-                        assert plan["width"] == inner, case
-                        assert plan["tiles"] == outer, case
-                        threads, parts = plan["threads"], plan["parts"]
-                        assert threads == 32 * plan["warps"] <= 512, case
-                        taking = turns(inner, pack, 256 if inner <= 256 else 512)
-                        assert inner <= taking <= threads, case
-                        assert ceil_div(steps * inner + pack - 1, pack) <= parts * taking * packs, case
-                        assert 1 <= plan["adders"] <= ceil_div(inner, 8), case
-                        assert ceil_div(inner, plan["adders"]) <= threads, case
-                        check_order(plan)
-                        assert plan["scratch_bytes"] == outer * (parts + 1) * inner * 16, case
-                        assert (taking * pack + threads) * 16 <= shared, case
-                        assert (inner + pack) * (16 + 120) <= shared, case
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("name", GPUS)
-def test_packs_that_begin_anywhere_hold_their_columns(name, backward, asking):
-    for kernel in ("", "strided_relay"):
-        asking(kernel)
-        for dtype in DTYPES:
-            pack = 16 // dtype.itemsize
-            for inner in (2 * pack, 33, 100, 1001, 65_535):
-                for outer in (1, 3, 1000):
-                    for steps in (1000, 30_000, 1 << 20):
-                        units = outer * inner
-                        if units * steps >= 1 << 40:
-                            continue
-                        plan = plan_lattice(name, "elements", units, steps, inner, dtype, backward, skewed=True)
-                        case = (dtype, inner, outer, steps, plan)
-                        if plan["kernel"] == "strided":
-                            continue
-                        assert plan["kernel"] == "strided_relay", case
-                        assert plan["skewed"], case
-                        lanes, width, warps, parts = (plan[k] for k in ("lanes", "width", "warps", "parts"))
-                        # Of packs that begin up to a sector before a column, a warp's steps all alike.
-                        assert width == lanes * pack - 2 * pack > 0, case
-                        assert plan["tiles"] == outer * ceil_div(inner + 2 * pack - 1, width), case
-                        assert warps % (2 * pack) == 0, case
-                        assert plan["threads"] == warps * 32 <= 512, case
-                        packs = packs_of_a_relay(backward, 1, dtype.itemsize)
-                        assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs, case
-                        assert 1 <= plan["adders"] <= width, case
-                        assert ceil_div(width, plan["adders"]) <= plan["threads"], case
-                        check_order(plan)
-                        assert plan["scratch_bytes"] == plan["tiles"] * (parts + 1) * width * 16, case
-                        columns = width + 2 * pack
-                        assert columns * (16 + 120) <= 48 << 10, case
-                        assert max(warps * lanes * pack, warps * 32) * 16 <= 227 << 10, case
 
 
 @pytest.mark.parametrize("name", GPUS)
