@@ -36,6 +36,11 @@ def make_rows(kind: str, *shape: int, dtype=torch.float32, device="cpu", seed=0)
     return x.to(dtype).to(device)
 
 
+def meta(*shape: int, dtype=torch.float32) -> torch.Tensor:
+    """Sizes and strides without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
 def leaf_of(*shape: int, device="cpu", dtype=torch.float32, seed=0) -> torch.Tensor:
     """Rows that want a gradient."""
     return make_rows("randn", *shape, dtype=dtype, device=device, seed=seed).requires_grad_()

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from samples import meta
 
 from l1norm import _C
 
@@ -12,10 +13,6 @@ MOST = 1 << 20
 
 def asked(x, dims, most=MOST):
     return _C.ahead(list(x.shape), list(x.stride()), dims, x.element_size(), 128, most)
-
-
-def meta(*shape, dtype=torch.float32):
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-import torch
+from samples import meta
 
 from l1norm import _C
 
@@ -36,10 +36,6 @@ def lattice(x, dims, out=None, pack=4, aligned=True):
     assert it.elements in (1, pack)
     kind = COLUMNS if it.columns > 1 else ELEMENTS if it.elements > 1 else SEGMENTS
     return kind, it.units, it.steps, it.inner, it.along
-
-
-def meta(*shape):
-    return torch.empty(shape, device="meta")
 
 
 def test_neighbouring_rows_are_columns():
