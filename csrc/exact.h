@@ -5,6 +5,8 @@
 // (two quotients that bracket the exact one round alike) and call divide_exactly() where the proof fails.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -65,11 +67,20 @@ struct Count {
   double value;
   double reciprocal;
   bool lone;  // rows have one element
+  // A quotient of doubles lies in the middle between two of them only where the sum's odd factor is less than the
+  // count's, and where the element's times the count's has more bits than a double. Neither is so if one of these bits
+  // of the sum's significand is set, or if none of these of the element's is, unless they are all of its lower word.
+  uint64_t sum_bits;
+  uint32_t element_bits;
 };
 
 inline Count make_count(Reduction reduction, int64_t length) {
-  const double value = reduction == Reduction::kMean ? static_cast<double>(length) : 1.0;
-  return {value, 1.0 / value, length == 1};
+  const bool mean = reduction == Reduction::kMean;
+  const double value = mean ? static_cast<double>(length) : 1.0;
+  const uint64_t whole = mean && length > 0 ? static_cast<uint64_t>(length) : 1, odd = whole >> std::countr_zero(whole);
+  const int bits = odd == 1 ? 0 : std::min(static_cast<int>(std::bit_width(odd)), 53);
+  return {value, 1.0 / value, length == 1, bits == 0 ? ~uint64_t{0} : (uint64_t{1} << (53 - bits)) - 1,
+          bits < 32 ? (uint32_t{1} << bits) - 1 : ~uint32_t{0}};
 }
 
 // max(sum / count, eps), for a row of Value; NaN stays NaN, as in clamp_min. On a GPU a whole block waits for this.
@@ -107,48 +118,98 @@ L1NORM_HD double round_to_odd(double v, double rest) {
   return v;
 }
 
-// v rounded to odd as a float.
-L1NORM_HD float round_to_odd_float(double v) {
-  float f = static_cast<float>(v);
-  const double rest = v - static_cast<double>(f);
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof f);
-  if (rest != 0.0 && is_finite(v) && (bits & 1) == 0) bits = ((rest > 0.0) == (v > 0.0)) ? bits + 1 : bits - 1;
-  memcpy(&f, &bits, sizeof f);
-  return f;
+// (v + rest) * 2^e rounded once, v being v + rest rounded to nearest. A subnormal number may have one bit less than v,
+// to which no rounding to odd leads.
+L1NORM_HD double scaled_once(double v, double rest, int e) {
+  if (ilogb(v) + e >= std::numeric_limits<double>::min_exponent - 1) return scalbn(v, e);
+  const double half = scalbn(0.5, std::numeric_limits<double>::min_exponent - 53 - e);  // of their distance
+  const double shift = copysign(half * 0x1p53, v);  // to where doubles are as far apart
+  double whole = (v + shift) - shift;
+  if (rest != 0.0 && fabs(v - whole) == half) whole = v + copysign(half, rest);
+  return scalbn(copysign(whole, v), e);
 }
 
-// x / m rounded to odd in double, for x that is exact in float (so that m.shift is 0): one more rounding, to float or
-// by way of round_to_odd_float() to a half type, gives the exact quotient rounded once.
-L1NORM_HD double quotient_to_odd(float x, Divisor m) {
-  const double q = static_cast<double>(x) / m.hi;
-  if (!is_finite(q) || q == 0.0) return q;
-  return round_to_odd(q, fma(-q, m.lo, fma(-q, m.hi, static_cast<double>(x))));
+#if defined(__CUDA_ARCH__)
+// 20 bits of 1 / x; of zeros and infinities all.
+__device__ __forceinline__ double rough_reciprocal(double x) {
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
+}
+#endif
+
+// Within 2^-52 of 1 / x, far from the ends of the range.
+L1NORM_HD double near_reciprocal(double x) {
+#if defined(__CUDA_ARCH__)
+  double y = rough_reciprocal(x);  // each Newton step doubles the bits
+  y = fma(fma(-x, y, 1.0), y, y);
+  return fma(fma(-x, y, 1.0), y, y);
+#else
+  return 1.0 / x;
+#endif
+}
+
+// x / m where that is a zero, an infinity or NaN, or x is.
+L1NORM_HD double divide_special(double x, Divisor m) {
+  const double inverse = m.hi == 0.0 ? INFINITY : m.hi < 1.0 ? 1.0 : m.hi > 1.0 ? 0.0 : m.hi;
+  return x * (x == 0.0 && m.hi > 0.0 ? 1.0 : inverse);
+}
+
+// Divisors are off by up to 2^-103: what one leaves of x is taken for nothing where that may be all of it. Else ties,
+// whose sums and counts have few bits, would seem to lie beside the middle.
+constexpr double kUnknown = 0x1p-102;
+
+// x / m rounded once, in double, to a type of fewer bits, of which 2^kLeast is the least number; x is exact in float
+// (so that m.shift is 0). What is beyond the type's range is still to become an infinity.
+template <int kBits, int kLeast>
+L1NORM_HD double divide_exactly(double x, Divisor m) {
+  if (!(m.hi > 0x1p-400 && m.hi < 0x1p400)) return divide_special(x, m);
+  const double size = fabs(x), near = size * near_reciprocal(m.hi);
+  // From one number of the type to the next.
+  constexpr uint64_t kNormal = 1023 + kLeast + kBits - 1;
+  uint64_t exponent;
+  memcpy(&exponent, &near, sizeof near);
+  exponent = exponent >> 52 > kNormal ? exponent >> 52 : kNormal;
+  const uint64_t step_bits = (exponent - (kBits - 1)) << 52, shift_bits = (exponent + (53 - kBits)) << 52;
+  double step, shift;
+  memcpy(&step, &step_bits, sizeof step);
+  memcpy(&shift, &shift_bits, sizeof shift);  // to where doubles are as far apart
+  const double shifted = near + shift, rounded = shifted - shift;
+  const bool beyond = rounded > near;
+  const double lower = beyond ? rounded - step : rounded, middle = lower + 0.5 * step;
+  uint64_t place;
+  memcpy(&place, &shifted, sizeof shifted);
+  const bool odd = ((place & 1) != 0) != beyond;
+  // Near the middle the first difference is exact, and elsewhere far larger than what it loses.
+  const double rest = fma(-middle, m.lo, fma(-middle, m.hi, size));
+  const bool up = fabs(rest) < size * kUnknown ? odd : rest > 0.0;
+  return copysign(up ? lower + step : lower, x);
 }
 
 // x / m rounded once to float.
-L1NORM_HD float divide_exactly(float x, Divisor m) { return static_cast<float>(quotient_to_odd(x, m)); }
+L1NORM_HD float divide_exactly(float x, Divisor m) {
+  return static_cast<float>(divide_exactly<24, -149>(static_cast<double>(x), m));
+}
 
 // x / m rounded once to double, whatever the exponents: the operands are scaled to [1, 2).
 L1NORM_HD double divide_exactly(double x, Divisor m) {
-  const double plain = x / m.hi;
-  if (!is_finite(x) || !is_finite(m.hi) || x == 0.0 || m.hi == 0.0) return plain;
+  if (!is_finite(x) || !is_finite(m.hi) || x == 0.0 || m.hi == 0.0) return divide_special(x, m);
   const int ex = ilogb(x), em = ilogb(m.hi);
   const double xs = scalbn(x, -ex), hi = scalbn(m.hi, -em), lo = scalbn(m.lo, -em);
-  const double q = xs / hi;
-  const double correction = fma(-q, lo, fma(-q, hi, xs)) / hi;
+  const double inverse = near_reciprocal(hi), q = xs * inverse;
+  double left = fma(-q, lo, fma(-q, hi, xs)) * inverse;
+  // All that a tie leaves is some halves of a unit of q's last place: without the last bits, which are errors, 46 show
+  // that. Where nothing is left, there are no other bits.
+  const double scaled = left * 129.0;
+  left = fabs(left) < kUnknown ? 0.0 : scaled - (scaled - left);
   double rest;
-  const double nearest = two_sum(q, correction, rest);
+  const double nearest = two_sum(q, left, rest);
   const int e = ex - em + m.shift;
-  const bool normal = ilogb(nearest) + e >= std::numeric_limits<double>::min_exponent - 1;
-  return scalbn(normal ? nearest : round_to_odd(nearest, rest), e);
+  return e < -1076 ? copysign(0.0, x) : scaled_once(nearest, rest, e);
 }
 
 // The divisor itself, rounded once.
 L1NORM_HD float rounded(Divisor m, float) { return static_cast<float>(round_to_odd(m.hi, m.lo)); }
-L1NORM_HD double rounded(Divisor m, double) {
-  const bool normal = m.shift == 0 || m.hi >= 0x1p-766;  // 2^-1022 once shifted
-  return normal ? scalbn(m.hi, -m.shift) : scalbn(round_to_odd(m.hi, m.lo), -m.shift);
-}
+L1NORM_HD double rounded(Divisor m, double) { return m.shift == 0 ? m.hi : scaled_once(m.hi, m.lo, -m.shift); }
 
 }  // namespace l1norm

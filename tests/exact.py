@@ -29,7 +29,7 @@ FORMATS = {
     torch.float16: Format(11, -24, 65504.0, 0.501),
     torch.bfloat16: Format(8, -133, torch.finfo(torch.bfloat16).max, 0.501),
     torch.float32: Format(24, -149, torch.finfo(torch.float32).max, 0.5001),
-    torch.float64: Format(53, -1074, torch.finfo(torch.float64).max, 1.0),
+    torch.float64: Format(53, -1074, torch.finfo(torch.float64).max, 0.5001),
 }
 
 

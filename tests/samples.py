@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 KINDS = ["randn", "rand", "lognormal", "one_large_many_small"]
 
 
@@ -69,15 +70,43 @@ def decided_by_one(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
     than the dtype, and to even would be up. The sum is a little more, so the quotient is rounded down. The tiny element
     is in every other row little less than what a double beside `a` still holds.
     """
-    bits = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}[dtype]
+    bits = BITS[dtype]
     odd = length // (length & -length)
     a = next(a for a in range((1 << bits) // odd + 1, 1 << bits) if a * odd % 4 == 3)
     assert a % 2 == 1
     assert a * odd < 1 << (bits + 1)
     x = torch.zeros(rows, length, dtype=torch.float64)
     x[:, 0], x[:, 1] = a, a - (1 << bits)
-    lost = torch.where(torch.arange(rows) % 2 == 0, 2.0 ** (bits - 57), 2.0**-60).to(torch.float64)
+    least = 2.0**-40 if dtype is torch.float64 else 2.0**-60
+    lost = torch.where(torch.arange(rows) % 2 == 0, 2.0 ** (bits - 57), least).to(torch.float64)
     x[torch.arange(rows), torch.arange(rows) + 2] = lost.clamp(min=2.0**-24) if dtype is torch.float16 else lost
+    return x.to(dtype)
+
+
+def with_ties(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
+    """Rows of which up to 40 quotients lie in the middle between two numbers of the dtype.
+
+    As the sum is a power of two, a quotient is the element times the length's odd factor: of as many bits as the dtype
+    has, and one more. Other elements make up the sum, and zeros the length.
+    """
+    bits = BITS[dtype]
+    odd = length // (length & -length)
+    least, most = (1 << bits) // odd + 1, min(((1 << (bits + 1)) - 1) // odd, 1 << bits)
+    assert odd > 1
+    assert least <= most - 2
+    g = generator("with_ties", length, dtype, rows)
+    x = torch.zeros(rows, length, dtype=torch.float64)
+    for row in x:
+        in_the_middle = (torch.randint(least, most, (min(40, length // 3),), generator=g) | 1).tolist()
+        left = (1 << (2 * sum(in_the_middle)).bit_length()) - sum(in_the_middle)
+        others = []
+        while left != 0:
+            others.append(left >> max(left.bit_length() - bits, 0) << max(left.bit_length() - bits, 0))
+            left -= others[-1]
+        values = torch.tensor(in_the_middle + others, dtype=torch.float64) * 2.0 ** -(bits + 4)
+        values *= torch.randint(0, 2, (len(values),), generator=g) * 2.0 - 1.0
+        row[torch.randperm(length, generator=g)[: len(values)]] = values
+    assert bool((x.to(dtype).double() == x).all())
     return x.to(dtype)
 
 

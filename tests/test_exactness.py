@@ -1,9 +1,11 @@
 """Errors in units in the last place, against the exact quotient of the same input bits."""
 
+from fractions import Fraction
+
 import pytest
 import torch
-from exact import assert_exact, assert_exact_denominator, assert_same_bits
-from samples import DTYPES, KINDS, decided_by_one, free_bytes, make_rows
+from exact import assert_exact, assert_exact_denominator, assert_same_bits, exact_divisor
+from samples import BITS, DTYPES, KINDS, decided_by_one, free_bytes, make_rows, with_ties
 
 import l1norm
 
@@ -116,10 +118,23 @@ def test_magnitudes_of_many_binades(dtype, spread, device):
     assert_exact(l1norm.l1_norm(x), x, rounded=dtype is torch.float32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", [3, 6, 12, 24, 48, 96, 384, 1536, 3072, 24_576])
 def test_one_element_of_any_size_decides_a_tie(length, dtype, device):
     x = decided_by_one(length, dtype, min(length - 2, 70)).to(device)
+    assert_exact(l1norm.l1_norm(x), x, rounded=True)
+    columns = x.t().contiguous()
+    assert_exact(l1norm.l1_norm(columns, 0), columns, 0, rounded=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [5, 6, 9, 13, 28, 44, 72, 104, 352, 640, 1280, 3072, 11_264, 81_920])
+def test_ties_go_to_even(length, dtype, device):
+    x = with_ties(length, dtype, 30 if length < 10_000 else 3)
+    row = x[0].double().numpy()
+    numerators = [(abs(Fraction(v)) / exact_divisor(row)).numerator for v in row[row != 0].tolist()]
+    assert sum((n // (n & -n)).bit_length() == BITS[dtype] + 1 for n in numerators) >= min(length // 3, 40)
+    x = x.to(device)
     assert_exact(l1norm.l1_norm(x), x, rounded=True)
     columns = x.t().contiguous()
     assert_exact(l1norm.l1_norm(columns, 0), columns, 0, rounded=True)

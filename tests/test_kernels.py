@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 from exact import assert_same_bits
-from samples import DTYPES, decided_by_one, make_rows
+from samples import DTYPES, decided_by_one, make_rows, with_ties
 
 import l1norm
 from l1norm import _C
@@ -79,7 +79,13 @@ def test_every_kernel_at_the_borders_of_the_plan(packs, dtype, cuda):
         assert_kernels_give_the_cpu_bits(rows_of(packs * a_pack - 1, dtype, rows), cuda)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [5, 6, 9, 12, 13, 28, 44, 72, 104, 352, 640, 1280, 3072, 11_264, 81_920, 655_360])
+def test_every_kernel_where_quotients_are_ties(length, dtype, cuda):
+    assert_kernels_give_the_cpu_bits(with_ties(length, dtype, 100 if length < 1e5 else 5), cuda)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", [3, 6, 12, 48, 96, 192, 384, 768, 1536, 3072, 12_288, 49_152, 196_608, 786_432])
 def test_every_kernel_where_one_element_decides_a_tie(length, dtype, cuda):
     assert_kernels_give_the_cpu_bits(decided_by_one(length, dtype, min(length - 2, 700 if length < 1e5 else 70)), cuda)

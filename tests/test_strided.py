@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from exact import assert_same_bits
-from samples import DTYPES, Guarded, decided_by_one, make_rows
+from samples import DTYPES, Guarded, decided_by_one, make_rows, with_ties
 
 import l1norm
 from l1norm import _C
@@ -91,11 +91,12 @@ def test_backward(shape, dims, dtype, cuda):
                 assert_same_bits(gradient(*there, m.to(cuda), dims, grad_denominator=h.to(cuda)), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [1, 7, 33, 64, 600])
 @pytest.mark.parametrize("steps", [3, 6, 12, 48, 384, 3072, 24_576])
-def test_where_one_element_decides_a_tie(steps, columns, dtype, cuda):
-    rows = decided_by_one(steps, dtype, min(steps - 2, 600))
+@pytest.mark.parametrize("kind", [decided_by_one, with_ties])
+def test_at_and_near_ties(kind, steps, columns, dtype, cuda):
+    rows = kind(steps, dtype, min(max(steps - 2, 1), 600))
     x = rows[torch.arange(columns) * max(len(rows) // columns, 1) % len(rows)].t().contiguous()
     expected = l1norm.l1_norm(x, 0)
     for kernel in ("", "strided", "strided_relay"):

@@ -245,9 +245,11 @@ struct Quotients {
       const int64_t at = i + k * kLanes;
       const Doubles inverse = numbers<Doubles>(divisor.inverse, at), hi = numbers<Doubles>(divisor.hi, at);
       const Doubles v = load<Doubles>(x + k * kLanes), q = v * inverse;
-      const Doubles r = fused(-q, numbers<Doubles>(divisor.lo, at), fused(-q, hi, v));
+      const Doubles correction = fused(-q, numbers<Doubles>(divisor.lo, at), fused(-q, hi, v)) * inverse;
+      const Doubles y = fused(correction, Doubles{} + (1.0 + 0x1p-40), q);
+      unproven |= y != fused(correction, Doubles{} + (1.0 - 0x1p-40), q);
       const Longs sign = as<Longs>(v) & INT64_MIN;  // -0 / m is -0, which the remainder's sum would lose
-      quotients[k] = as<Doubles>((as<Longs>(fused(r, inverse, q)) & INT64_MAX) | sign);
+      quotients[k] = as<Doubles>((as<Longs>(y) & INT64_MAX) | sign);
       // Above it remainders are exact and quotients normal.
       const Doubles smallest = hi < 0x1p60 ? Doubles{} + 0x1p-960 : hi * 0x1p-1020;
       unproven |= (as<Doubles>(as<Longs>(v) & INT64_MAX) < smallest) & (v != 0.0);

@@ -310,7 +310,7 @@ struct WholeColumns {
       multiply(j, k, 1.0, products);
       double m;
       plain &= rounded_divisor(tallied.sum(), c.count, c.eps, m) & tallied.is_exact(least);
-      const Gradient d = make_plain_gradient(products.finite_sum(), m, approximate_reciprocal(m), c.count, c.eps);
+      const Gradient d = make_plain_gradient(products.finite_sum(), m, near_reciprocal(m), c.count, c.eps);
       plain &= is_finite(d.through);
       slopes[k] = Slope<T>(d);
     }

@@ -301,7 +301,7 @@ __device__ __forceinline__ bool find_gradient(const Pack<T, N> (&grads)[kUnits],
     double m;
     bool plain = c.grad_denominator == nullptr && total.hi < Tally<T>::kFinite;
     plain &= tally.is_exact(least) & dot.is_exact(least) & rounded_divisor(total, c.count, c.eps, m);
-    gradient = make_plain_gradient(dot.finite_sum(), m, approximate_reciprocal(m), c.count, c.eps);
+    gradient = make_plain_gradient(dot.finite_sum(), m, near_reciprocal(m), c.count, c.eps);
     return plain & is_finite(gradient.through);
   }
 }

@@ -22,20 +22,6 @@ __device__ __forceinline__ float approximate_reciprocal(float x) {
   return y;
 }
 
-// 20 bits of 1 / x; of zeros and infinities all.
-__device__ __forceinline__ double rough_reciprocal(double x) {
-  double y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-  return y;
-}
-
-// Within 2^-52 of 1 / x: each Newton step doubles the bits.
-__device__ __forceinline__ double approximate_reciprocal(double x) {
-  double y = rough_reciprocal(x);
-  y = fma(fma(-x, y, 1.0), y, y);
-  return fma(fma(-x, y, 1.0), y, y);
-}
-
 // Of divisors that nearly all are, without branches, for those whose elements are too few to repay one. `usable` tells
 // whether it was: it is all that may be asked of one that was not.
 struct Plain {};
@@ -264,28 +250,30 @@ struct Quotient<__nv_bfloat16> : HalfQuotient<__nv_bfloat16> {
   using HalfQuotient::HalfQuotient;
 };
 
-// One Newton step with the divisor in two doubles: within 2^-52 ulp of the exact quotient before it is rounded.
+// One Newton step with the divisor in two doubles: within 2^-50 of a unit in the last place of the exact quotient
+// before it is rounded, which suffices but for ties. Those are told from the bits of sum and element.
 template <>
 struct Quotient<double> {
   double hi, lo, inverse;
-  uint32_t limit;
-  bool usable;
+  uint32_t limit, tie_bits;
 
   Quotient() = default;
   __device__ __forceinline__ Quotient(const Sum& sum, const Count& count, double eps) {
     const Divisor m = make_divisor<double>(sum, count, eps);
-    usable = m.hi > 0x1p-900 && m.hi < 0x1p900 && m.shift == 0;
     hi = m.hi;
     lo = m.lo;
-    inverse = approximate_reciprocal(m.hi);
+    inverse = near_reciprocal(m.hi);
     // Of what has a larger upper word remainders lose nothing and quotients are normal.
     limit = 2u * static_cast<uint32_t>(__double2hiint(fmax(0x1p-960, m.hi * 0x1p-1020))) + 1u;
-    if (m.hi == 0.0 || !is_finite(m.hi)) {
-      usable = true;
-      inverse = m.hi == 0.0 ? INFINITY : m.hi > 0.0 ? 0.0 : m.hi;
-      hi = lo = 0.0;
-      limit = 0;
-    }
+    const auto bits = static_cast<uint64_t>(__double_as_longlong(sum.hi + sum.lo));
+    tie_bits = (bits & count.sum_bits) == 0 ? count.element_bits : 0;
+    if (tie_bits == ~0u) limit = ~0u;  // zeros alone are told
+    if (m.hi > 0x1p-900 && m.hi < 0x1p900 && m.shift == 0) return;
+    const bool is_special = m.hi == 0.0 || !is_finite(m.hi);
+    inverse = !is_special ? 1.0 : m.hi == 0.0 ? INFINITY : m.hi > 0.0 ? 0.0 : m.hi;
+    limit = is_special ? 0 : ~0u;  // zeros alone, of others
+    hi = lo = 0.0;
+    tie_bits = 0;
   }
   __device__ __forceinline__ Quotient(const Sum& sum, const Count& count, double eps, Plain)
       : Quotient(sum, count, eps) {}
@@ -296,17 +284,18 @@ struct Quotient<double> {
   template <int N>
   __device__ __forceinline__ bool divide(const Pack<double, N>& x, Pack<double, N>& y,
                                          const Least<double>& = {}) const {
-    uint32_t least = ~0u;
+    uint32_t least = ~0u, set = 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const double q = x[k] * inverse;
       // Of this sign, so that a zero keeps its own.
       y.units[k] = fma(fma(q, lo, fma(q, hi, -x[k])), -inverse, q);
+      const uint32_t lower = static_cast<uint32_t>(__double2loint(x[k]));
+      set |= lower & tie_bits;
       // Zeros rank above everything: their quotients are exact.
-      const uint32_t lower = min(static_cast<uint32_t>(__double2loint(x[k])), 1u);
-      least = min(least, (2u * static_cast<uint32_t>(__double2hiint(x[k])) | lower) - 1u);
+      least = min(least, (2u * static_cast<uint32_t>(__double2hiint(x[k])) | min(lower, 1u)) - 1u);
     }
-    return usable && least >= limit;
+    return set == 0 && least >= limit;
   }
 };
 

@@ -5,36 +5,13 @@
 
 namespace l1norm::cuda {
 
-// x / m rounded once to a half type, where float arithmetic tells; else false. Nearly all quotients that are not proven
-// lie next to the middle between two neighbours: on which side, the remainder of the middle tells.
-template <typename T>
-__device__ __forceinline__ bool settle(T x, const Divisor& m, T& y) {
-  constexpr bool kHalf = std::is_same_v<T, __half>;
-  constexpr int kDropped = kHalf ? 13 : 16;  // bits of a float that T has not
-  const float hi = static_cast<float>(m.hi), lo = static_cast<float>(m.hi - static_cast<double>(hi));
-  const float size = fabsf(widen(x)), quotient = size * approximate_reciprocal(hi);
-  const uint32_t lower = __float_as_uint(quotient) >> kDropped << kDropped;
-  const float middle = __uint_as_float(lower + (1u << (kDropped - 1)));
-  // Within 2^-47 of size: of the product with hi, of 36 bits, the first ones cancel.
-  const float rest = fmaf(-middle, lo, fmaf(-middle, hi, size));
-  // Normal quotients, even if they are rounded up, and remainders that lose nothing.
-  if (!(hi > 0x1p-100f && hi < 0x1p100f && quotient >= (kHalf ? 0x1p-13f : 0x1p-125f) &&
-        quotient < (kHalf ? 0x1p15f : 0x1p126f) && (kHalf || size >= 0x1p-90f) && fabsf(rest) > 0x1p-44f * size)) {
-    return false;
-  }
-  y = narrow<T>(copysignf(__uint_as_float(rest > 0.0f ? lower + (1u << kDropped) : lower), widen(x)));
-  return true;
-}
-
 // x / m rounded once to T, for any x and m.
 template <typename T>
-__device__ __forceinline__ T exact_quotient(T x, Divisor m) {
+__device__ __forceinline__ T exact_quotient(T x, const Divisor& m) {
   if constexpr (sizeof(T) == 2) {
-    T y;
-    return settle(x, m, y) ? y : narrow<T>(round_to_odd_float(quotient_to_odd(widen(x), m)));
+    constexpr bool kHalf = std::is_same_v<T, __half>;
+    return narrow<T>(static_cast<float>(divide_exactly<kHalf ? 11 : 8, kHalf ? -24 : -133>(widen(x), m)));
   } else {
-    // The NaN that Quotient gives, and no division's.
-    if (sizeof(T) == 4 && m.hi == 0.0) return x * static_cast<T>(INFINITY);
     return divide_exactly(x, m);
   }
 }
