@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -77,8 +76,8 @@ struct Count {
 inline Count make_count(Reduction reduction, int64_t length) {
   const bool mean = reduction == Reduction::kMean;
   const double value = mean ? static_cast<double>(length) : 1.0;
-  const uint64_t whole = mean && length > 0 ? static_cast<uint64_t>(length) : 1, odd = whole >> std::countr_zero(whole);
-  const int bits = odd == 1 ? 0 : std::min(static_cast<int>(std::bit_width(odd)), 53);
+  const uint64_t whole = mean && length > 0 ? static_cast<uint64_t>(length) : 1, odd = whole / (whole & (~whole + 1));
+  const int bits = odd == 1 ? 0 : std::min(std::ilogb(static_cast<double>(odd)) + 1, 53);  // or one more
   return {value, 1.0 / value, length == 1, bits == 0 ? ~uint64_t{0} : (uint64_t{1} << (53 - bits)) - 1,
           bits < 32 ? (uint32_t{1} << bits) - 1 : ~uint32_t{0}};
 }
