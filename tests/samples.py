@@ -101,7 +101,8 @@ def with_ties(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
         left = (1 << (2 * sum(in_the_middle)).bit_length()) - sum(in_the_middle)
         others = []
         while left != 0:
-            others.append(left >> max(left.bit_length() - bits, 0) << max(left.bit_length() - bits, 0))
+            dropped = max(left.bit_length() - bits, 0)
+            others.append(left >> dropped << dropped)
             left -= others[-1]
         values = torch.tensor(in_the_middle + others, dtype=torch.float64) * 2.0 ** -(bits + 4)
         values *= torch.randint(0, 2, (len(values),), generator=g) * 2.0 - 1.0
