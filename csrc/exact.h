@@ -61,6 +61,18 @@ struct Divisor {
 
 L1NORM_HD bool is_finite(double x) { return x - x == 0.0; }
 
+L1NORM_HD uint64_t bits_of_double(double x) {
+  uint64_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+L1NORM_HD double double_of_bits(uint64_t bits) {
+  double x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 // What sums are divided by to make the divisor: the length for a mean, else 1; and its reciprocal.
 struct Count {
   double value;
@@ -110,11 +122,9 @@ L1NORM_HD Divisor make_divisor(Sum sum, Count count, double eps) {
 // at least two bits shorter is rounding v + rest itself (Boldo and Melquiond, "Emulation of FMA and
 // correctly rounded sums: proved algorithms using rounding to odd", 2008). v is v + rest rounded to nearest.
 L1NORM_HD double round_to_odd(double v, double rest) {
-  uint64_t bits;
-  memcpy(&bits, &v, sizeof v);
-  if (rest != 0.0 && (bits & 1) == 0) bits = ((rest > 0.0) == (v > 0.0)) ? bits + 1 : bits - 1;
-  memcpy(&v, &bits, sizeof v);
-  return v;
+  const uint64_t bits = bits_of_double(v);
+  if (rest == 0.0 || (bits & 1) != 0) return v;
+  return double_of_bits((rest > 0.0) == (v > 0.0) ? bits + 1 : bits - 1);
 }
 
 // (v + rest) * 2^e rounded once, v being v + rest rounded to nearest. A subnormal number may have one bit less than v,
@@ -128,19 +138,11 @@ L1NORM_HD double scaled_once(double v, double rest, int e) {
   return scalbn(copysign(whole, v), e);
 }
 
-#if defined(__CUDA_ARCH__)
-// 20 bits of 1 / x; of zeros and infinities all.
-__device__ __forceinline__ double rough_reciprocal(double x) {
-  double y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-  return y;
-}
-#endif
-
 // Within 2^-52 of 1 / x, far from the ends of the range.
 L1NORM_HD double near_reciprocal(double x) {
 #if defined(__CUDA_ARCH__)
-  double y = rough_reciprocal(x);  // each Newton step doubles the bits
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));  // 20 bits; each Newton step doubles them
   y = fma(fma(-x, y, 1.0), y, y);
   return fma(fma(-x, y, 1.0), y, y);
 #else
@@ -158,27 +160,33 @@ L1NORM_HD double divide_special(double x, Divisor m) {
 // whose sums and counts have few bits, would seem to lie beside the middle.
 constexpr double kUnknown = 0x1p-102;
 
-// x / m rounded once, in double, to a type of fewer bits, of which 2^kLeast is the least number; x is exact in float
-// (so that m.shift is 0). What is beyond the type's range is still to become an infinity.
-template <int kBits, int kLeast>
+// Bits of a type's numbers, and the exponent of its least one.
+struct Float16Format {
+  static constexpr int kBits = 11, kLeast = -24;
+};
+struct BFloat16Format {
+  static constexpr int kBits = 8, kLeast = -133;
+};
+struct Float32Format {
+  static constexpr int kBits = 24, kLeast = -149;
+};
+
+// x / m rounded once, in double, to a type of fewer bits; x is exact in float (so that m.shift is 0). What is beyond
+// the type's range is still to become an infinity.
+template <typename Format>
 L1NORM_HD double divide_exactly(double x, Divisor m) {
+  constexpr int kBits = Format::kBits;
   if (!(m.hi > 0x1p-400 && m.hi < 0x1p400)) return divide_special(x, m);
   const double size = fabs(x), near = size * near_reciprocal(m.hi);
   // From one number of the type to the next.
-  constexpr uint64_t kNormal = 1023 + kLeast + kBits - 1;
-  uint64_t exponent;
-  memcpy(&exponent, &near, sizeof near);
-  exponent = exponent >> 52 > kNormal ? exponent >> 52 : kNormal;
-  const uint64_t step_bits = (exponent - (kBits - 1)) << 52, shift_bits = (exponent + (53 - kBits)) << 52;
-  double step, shift;
-  memcpy(&step, &step_bits, sizeof step);
-  memcpy(&shift, &shift_bits, sizeof shift);  // to where doubles are as far apart
+  constexpr uint64_t kNormal = 1023 + Format::kLeast + kBits - 1;
+  const uint64_t found = bits_of_double(near) >> 52, exponent = found > kNormal ? found : kNormal;
+  const double step = double_of_bits((exponent - (kBits - 1)) << 52);
+  const double shift = double_of_bits((exponent + (53 - kBits)) << 52);  // to where doubles are as far apart
   const double shifted = near + shift, rounded = shifted - shift;
   const bool beyond = rounded > near;
   const double lower = beyond ? rounded - step : rounded, middle = lower + 0.5 * step;
-  uint64_t place;
-  memcpy(&place, &shifted, sizeof shifted);
-  const bool odd = ((place & 1) != 0) != beyond;
+  const bool odd = ((bits_of_double(shifted) & 1) != 0) != beyond;
   // Near the middle the first difference is exact, and elsewhere far larger than what it loses.
   const double rest = fma(-middle, m.lo, fma(-middle, m.hi, size));
   const bool up = fabs(rest) < size * kUnknown ? odd : rest > 0.0;
@@ -187,7 +195,7 @@ L1NORM_HD double divide_exactly(double x, Divisor m) {
 
 // x / m rounded once to float.
 L1NORM_HD float divide_exactly(float x, Divisor m) {
-  return static_cast<float>(divide_exactly<24, -149>(static_cast<double>(x), m));
+  return static_cast<float>(divide_exactly<Float32Format>(static_cast<double>(x), m));
 }
 
 // x / m rounded once to double, whatever the exponents: the operands are scaled to [1, 2).

@@ -259,7 +259,7 @@ struct HalfType {
     return round<lanes>(f);
   }
   static L1NORM_INLINE Half divide(Half x, Divisor m) {
-    return to_half(static_cast<float>(divide_exactly<11, -24>(static_cast<double>(to_float(x)), m)));
+    return to_half(static_cast<float>(divide_exactly<Float16Format>(static_cast<double>(to_float(x)), m)));
   }
   static L1NORM_INLINE Half differentiate(Half g, Half x, const Gradient& d) {
     return to_half(half_gradient(to_float(g), to_float(x), d));
@@ -286,7 +286,7 @@ struct BFloat16Type {
     return narrowed<lanes>((as<UIntsOf<lanes>>(f) + 0x8000u) >> 16);
   }
   static L1NORM_INLINE BFloat16 divide(BFloat16 x, Divisor m) {
-    return to_bfloat16(static_cast<float>(divide_exactly<8, -133>(static_cast<double>(to_float(x)), m)));
+    return to_bfloat16(static_cast<float>(divide_exactly<BFloat16Format>(static_cast<double>(to_float(x)), m)));
   }
   static L1NORM_INLINE BFloat16 differentiate(BFloat16 g, BFloat16 x, const Gradient& d) {
     return to_bfloat16(half_gradient(to_float(g), to_float(x), d));

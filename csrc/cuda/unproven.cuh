@@ -9,8 +9,8 @@ namespace l1norm::cuda {
 template <typename T>
 __device__ __forceinline__ T exact_quotient(T x, const Divisor& m) {
   if constexpr (sizeof(T) == 2) {
-    constexpr bool kHalf = std::is_same_v<T, __half>;
-    return narrow<T>(static_cast<float>(divide_exactly<kHalf ? 11 : 8, kHalf ? -24 : -133>(widen(x), m)));
+    using Format = std::conditional_t<std::is_same_v<T, __half>, Float16Format, BFloat16Format>;
+    return narrow<T>(static_cast<float>(divide_exactly<Format>(widen(x), m)));
   } else {
     return divide_exactly(x, m);
   }
