@@ -77,7 +77,8 @@ pybind11::tuple ahead(const std::vector<int64_t>& sizes, const std::vector<int64
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
-                    int64_t l2_bytes, int max_cluster, int widest_cluster, bool backward, bool at_packs,
+                    int64_t l2_bytes, int max_cluster, int widest_cluster, double bytes_per_cycle, bool backward,
+                    bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t>& lattice) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart] = lattice;
@@ -92,7 +93,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                             at_packs,
                             {units, steps, inner, columns, elements, along, size, skewed, interleaved, apart}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
-                            l2_bytes, max_cluster, widest_cluster},
+                            l2_bytes, max_cluster, widest_cluster, false, bytes_per_cycle},
                            wanted_kernel);
   pybind11::dict d;
   d["kernel"] = name(p.kernel);
@@ -168,6 +169,10 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["blocks"] = p.two_pass.blocks;
       break;
   }
+  if (p.stagger.groups > 0) {
+    d["staggered"] = p.stagger.groups;
+    d["cycles_apart"] = p.stagger.cycles;
+  }
   return d;
 }
 
@@ -239,9 +244,11 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("dense"), pybind11::arg("aligned"), pybind11::kw_only(), pybind11::arg("multiprocessors"),
       pybind11::arg("threads_per_multiprocessor"), pybind11::arg("shared_bytes"),
       pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
-      pybind11::arg("widest_cluster"), pybind11::arg("backward") = false, pybind11::arg("at_packs") = false,
+      pybind11::arg("widest_cluster"), pybind11::arg("bytes_per_cycle"), pybind11::arg("backward") = false,
+      pybind11::arg("at_packs") = false,
       pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0),
-      "The CUDA kernel and launch that a shape gets on a device. dtype: its number in ATen; held: a row's elements "
+      "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
+      "multiprocessors (0: launches do not start staggered). dtype: its number in ATen; held: a row's elements "
       "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
       "input and output, and of its gradient in backward, start at the same elements; at_packs: all of them start at a "
       "multiple of 16 bytes; lattice: "

@@ -7,6 +7,7 @@
 #include "dtype.h"
 #include "exact.h"
 #include "geometry.h"
+#include "stagger.h"
 
 namespace l1norm {
 
@@ -24,6 +25,7 @@ struct Call {
   int32_t device;
   bool fresh_output;  // allocated for this call
   bool starts_early;  // before its stream's earlier kernels have ended, for which its own kernel waits
+  Stagger stagger;
   Ahead input_ahead;  // what that asks for meanwhile
   Ahead grad_ahead;
 };

@@ -56,6 +56,7 @@ def plan(
     l2_bytes: int,
     max_cluster: int,
     widest_cluster: int,
+    bytes_per_cycle: float,
     backward: bool = False,
     at_packs: bool = False,
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int] = ...,

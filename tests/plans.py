@@ -6,7 +6,14 @@ from l1norm import _C
 
 
 def gpu(
-    multiprocessors: int, threads: int, block_kb: int, multiprocessor_kb: int, l2_mb: int, cluster: int, widest: int
+    multiprocessors: int,
+    threads: int,
+    block_kb: int,
+    multiprocessor_kb: int,
+    l2_mb: int,
+    cluster: int,
+    widest: int,
+    bytes_per_cycle: float = 0.0,
 ) -> dict:
     return {
         "multiprocessors": multiprocessors,
@@ -16,21 +23,22 @@ def gpu(
         "l2_bytes": l2_mb << 20,
         "max_cluster": cluster,
         "widest_cluster": widest,
+        "bytes_per_cycle": bytes_per_cycle,
     }
 
 
 # Threads and shared memory: "Technical Specifications per Compute Capability" in NVIDIA's CUDA C++ Programming Guide.
 # Multiprocessors and L2 caches: NVIDIA's white papers of Turing, Ampere, Ada, Hopper and the Blackwells; the H200's
-# cache as its driver says.
+# cache as its driver says. Bytes a cycle: the memory's 3.35, 4.8, 8.0 and 1.79 TB/s of their data sheets, by the clock.
 GPUS = {
     "T4": gpu(40, 1024, 64, 64, 4, 1, 1),  # 7.5
     "A100": gpu(108, 2048, 163, 164, 40, 1, 1),  # 8.0
     "L4": gpu(58, 1536, 99, 100, 48, 1, 1),  # 8.9
     "RTX 4090": gpu(128, 1536, 99, 100, 72, 1, 1),  # 8.9
-    "H100": gpu(132, 2048, 227, 228, 50, 8, 16),  # 9.0
-    "H200": gpu(132, 2048, 227, 228, 60, 8, 16),  # 9.0
-    "B200": gpu(148, 2048, 227, 228, 126, 8, 16),  # 10.0
-    "RTX 5090": gpu(170, 1536, 99, 100, 96, 8, 8),  # 12.0
+    "H100": gpu(132, 2048, 227, 228, 50, 8, 16, 3350 / 1.98),  # 9.0
+    "H200": gpu(132, 2048, 227, 228, 60, 8, 16, 4800 / 1.98),  # 9.0
+    "B200": gpu(148, 2048, 227, 228, 126, 8, 16, 8000 / 1.965),  # 10.0
+    "RTX 5090": gpu(170, 1536, 99, 100, 96, 8, 8, 1790 / 2.407),  # 12.0
 }
 WITH_CLUSTERS = [name for name, device in GPUS.items() if device["max_cluster"] > 1]
 

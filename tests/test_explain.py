@@ -28,6 +28,10 @@ def properties(name: str) -> SimpleNamespace:
         shared_memory_per_block_optin=gpu["shared_bytes"],
         shared_memory_per_multiprocessor=gpu["shared_bytes_per_multiprocessor"],
         L2_cache_size=gpu["l2_bytes"],
+        # In kHz, and bits.
+        clock_rate=2_000_000,
+        memory_clock_rate=8_000_000 / 1024 * gpu["bytes_per_cycle"],
+        memory_bus_width=1024,
         major={"T4": 7, "A100": 8, "L4": 8, "RTX 4090": 8, "H100": 9, "H200": 9, "B200": 10, "RTX 5090": 12}[name],
     )
 

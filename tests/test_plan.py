@@ -140,7 +140,10 @@ HEADLINE = {
     "A100": {"kernel": "resident", "threads": 384, "packs": 20, "shared_packs": 23, "cluster": 1},
     "L4": {**IN_CHUNKS, "ahead": 44},
     "RTX 4090": {**IN_CHUNKS, "ahead": 97},
-    **dict.fromkeys(("H100", "H200", "B200", "RTX 5090"), IN_TWO_BLOCKS),
+    "H100": {**IN_TWO_BLOCKS, "staggered": 66, "cycles_apart": 232},
+    "H200": {**IN_TWO_BLOCKS, "staggered": 66, "cycles_apart": 162},
+    "B200": {**IN_TWO_BLOCKS, "staggered": 74, "cycles_apart": 96},
+    "RTX 5090": {**IN_TWO_BLOCKS, "staggered": 85, "cycles_apart": 528},
 }
 
 

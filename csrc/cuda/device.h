@@ -18,9 +18,11 @@ struct Device {
   int shared_bytes;                     // that a block may ask for
   int shared_bytes_per_multiprocessor;  // of all its blocks
   int64_t l2_bytes;
-  int max_cluster;            // blocks that can share a row, 1 before compute capability 9.0
-  int widest_cluster;         // the same where a multiprocessor has room for two of them; some GPUs take more then
-  bool early_starts = false;  // a launch may start before its stream's earlier kernels have ended
+  int max_cluster;               // blocks that can share a row, 1 before compute capability 9.0
+  int widest_cluster;            // the same where a multiprocessor has room for two of them; some GPUs take more then
+  bool early_starts = false;     // a launch may start before its stream's earlier kernels have ended
+  double bytes_per_cycle = 0.0;  // of a multiprocessor's clock, that memory reads at the best; 0 if launches are not
+                                 // to start staggered
 };
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -49,4 +49,12 @@ __device__ __forceinline__ void ask_ahead(const Call& c) {
 #endif
 }
 
+// Blocks that hold all that they read until its sum is known load, wait and store in step if they begin together, and
+// memory idles while they wait. So each of the first ones begins when those before it have read what is theirs.
+__device__ __forceinline__ void wait_for_turn(const Stagger& stagger, unsigned group) {
+  if (group >= stagger.groups) return;
+  const unsigned wait = group * stagger.cycles, begin = static_cast<unsigned>(clock());
+  while (static_cast<unsigned>(clock()) - begin < wait) __nanosleep(100);
+}
+
 }  // namespace l1norm::cuda

@@ -89,6 +89,11 @@ Device query(int device) {
   };
   const bool hopper = is_hopper_code();
   const int shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  // Measured from Hopper on only. Memory moves two bits a line and cycle.
+  const double cycles = hopper ? attribute(cudaDevAttrClockRate) : 0.0;
+  const double bytes_per_cycle =
+      cycles > 0.0 ? 0.25 * attribute(cudaDevAttrMemoryClockRate) * attribute(cudaDevAttrGlobalMemoryBusWidth) / cycles
+                   : 0.0;
   const int widest = hopper && takes_widest_clusters(shared_bytes) ? kWidestCluster : kMaxCluster;
   return {attribute(cudaDevAttrMultiProcessorCount),
           attribute(cudaDevAttrMaxThreadsPerMultiProcessor),
@@ -97,7 +102,8 @@ Device query(int device) {
           attribute(cudaDevAttrL2CacheSize),
           hopper ? kMaxCluster : 1,
           hopper ? widest : 1,
-          hopper && is_driver_for_early_starts()};
+          hopper && is_driver_for_early_starts(),
+          bytes_per_cycle};
 }
 
 // Operands that a launch asks for while it waits have so much for each multiprocessor at the most, about what is on
@@ -232,7 +238,9 @@ void run(Call& c) {
     c.input_ahead = ahead_of(g, &Offsets::input, element_size(c.input_dtype), kLineBytes, most);
     if (c.grad != nullptr) c.grad_ahead = ahead_of(g, &Offsets::grad, element_size(c.dtype), kLineBytes, most);
   }
-  cudaError_t error = launch(c, make_plan(shape, device, wanted_kernel), stream);
+  const Plan plan = make_plan(shape, device, wanted_kernel);
+  c.stagger = plan.stagger;
+  cudaError_t error = launch(c, plan, stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.
     cudaGetLastError();

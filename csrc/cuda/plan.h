@@ -9,6 +9,7 @@
 #include "plan_resident.h"
 #include "plan_ring.h"
 #include "plan_short.h"
+#include "plan_stagger.h"
 #include "plan_strided.h"
 #include "plan_strided_relay.h"
 #include "shape.h"
@@ -61,6 +62,7 @@ struct Plan {
   StridedPlan strided{};
   StridedRelayPlan strided_relay{};
   TwoPassPlan two_pass{};
+  Stagger stagger{};
 };
 
 // A chunk's threads and their packs: all registers of a multiprocessor.
@@ -140,6 +142,28 @@ inline bool goes_across(const Shape& shape) {
   return shape.backward && !shape.aligned && (!shape.is_half() || shape.row_bytes() >= 512 << 10);
 }
 
+// Of launches whose blocks hold rows from their read to their write.
+inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& device) {
+  const int operands = shape.backward ? 2 : 1;
+  if (plan.kernel == Kernel::kResident) {
+    const ResidentPlan& p = plan.resident;
+    const int resident = resident_at_once(shape.backward, p.packs, element_size(shape.dtype));
+    const Stagger stagger = plan_stagger(device, shape.rows, p.cluster, resident_blocks(device, resident, p),
+                                         static_cast<double>(operands * shape.row_bytes()));
+    // Small blocks that load into registers get out of step by themselves: they lose up to 1%.
+    return p.shared_packs > 0 || stagger.groups <= static_cast<uint32_t>(device.multiprocessors) ? stagger : Stagger{};
+  }
+  if (plan.kernel == Kernel::kStrided && !plan.strided.whole) {
+    const StridedPlan& p = plan.strided;
+    const LatticeShape& s = shape.lattice;
+    const int shared = static_cast<int>(strided_shared_bytes(s, shape.backward, p));
+    return plan_stagger(device, strided_grid(s.units, p) / p.cluster, p.cluster,
+                        strided_at_once(shape.backward, device, p, shared),
+                        static_cast<double>(operands * strided_tiles_a_block(p) * s.steps * p.width * s.bytes()));
+  }
+  return {};
+}
+
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.
 inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wanted = nullptr) {
   Plan plan;
@@ -173,6 +197,7 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kTwoPass;
     plan.two_pass = plan_two_pass(shape, device);
   }
+  plan.stagger = stagger_of(plan, shape, device);
   return plan;
 }
 

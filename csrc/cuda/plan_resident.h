@@ -80,17 +80,26 @@ constexpr const HeldLoss& held_loss_of(bool backward, DType dtype) {
   return kHeldLoss[backward ? 1 : 0][size == 2 ? 0 : size == 4 ? 1 : 2];
 }
 
+// Threads that a multiprocessor has registers for.
+constexpr int resident_at_once(bool backward, int packs, int64_t element_size) {
+  return backward ? pair_of(packs, element_size).resident : resident_threads(packs);
+}
+
+// Blocks that a multiprocessor has room for, of so many threads at once.
+inline int resident_blocks(const Device& device, int resident, const ResidentPlan& plan) {
+  const int blocks = std::min(resident, device.threads_per_multiprocessor) / plan.threads;
+  if (plan.shared_packs == 0) return blocks;
+  return std::min(blocks, device.shared_bytes_per_multiprocessor /
+                              (plan.threads * plan.shared_packs * kPackBytes + 2 * kReservedShared));
+}
+
 // resident: threads that a multiprocessor has registers for.
 inline double held_loss(const HeldLoss& of, const Device& device, int64_t packs, int resident,
                         const ResidentPlan& plan) {
   constexpr double kDoublings[kMaxCluster] = {0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
   const double doublings = kDoublings[plan.cluster - 1];
   const int shared = plan.shared_packs > 0 ? 1 : 0;
-  int blocks = std::min(resident, device.threads_per_multiprocessor) / plan.threads;
-  if (shared > 0) {
-    blocks = std::min(blocks,
-                      device.shared_bytes_per_multiprocessor / (plan.threads * plan.shared_packs * kPackBytes + 2048));
-  }
+  const int blocks = resident_blocks(device, resident, plan);
   double full = of.full[shared] + (of.doubling[shared] + of.doubling_alone / std::max(blocks, 1)) * doublings;
   if (plan.threads <= 64) full += of.two_warps;
   if (plan.packs == 8) full += of.few_packs;

@@ -109,6 +109,18 @@ constexpr double waiting(bool backward, int cluster) {
   return cluster == 1 ? 0.0 : strided_losses(backward).cluster[bits_of(static_cast<uint32_t>(cluster)) - 2];
 }
 
+// Threads that a multiprocessor has room for.
+inline int strided_most_resident(bool backward, const Device& device, const StridedPlan& plan) {
+  return std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
+                  device.threads_per_multiprocessor);
+}
+
+// Blocks that a multiprocessor has room for, of so many bytes of shared memory each.
+inline int strided_at_once(bool backward, const Device& device, const StridedPlan& plan, int shared_bytes) {
+  return std::min(strided_most_resident(backward, device, plan) / strided_threads(plan),
+                  device.shared_bytes_per_multiprocessor / (shared_bytes + kReservedShared));
+}
+
 // What a plan loses; where that is more than `most`, at least something more. Divisions come last, and are of what fits
 // 32 bits, and of floats: this runs for some dozens of plans.
 inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
@@ -117,10 +129,8 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   const int64_t shared = strided_shared_bytes(s, backward, plan);
   if (shared > device.shared_bytes - kReservedShared) return kImpossible;
   const int bytes = static_cast<int>(shared), threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
-  const int most_threads = std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
-                                    device.threads_per_multiprocessor);
-  const int blocks =
-      std::min(most_threads / threads, device.shared_bytes_per_multiprocessor / (bytes + kReservedShared));
+  const int most_threads = strided_most_resident(backward, device, plan);
+  const int blocks = strided_at_once(backward, device, plan, bytes);
   // Clusters of more than kMaxCluster have room where two of their blocks share a multiprocessor.
   if (blocks < (plan.cluster > kMaxCluster ? 2 : 1)) return kImpossible;
   const bool elements = s.elements > 1, alone = blocks == 1;

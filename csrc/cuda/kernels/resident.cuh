@@ -61,16 +61,21 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>(), kBlocks<kBackwa
     uint4* const places = shared + to_line(count);
     const Geometry& g = c.geometry;
     // Not %clusterid, which is the same quotient in float arithmetic.
-    const Offsets o = g.rows.at(kMany ? blockIdx.x / cluster.size : blockIdx.x);
+    const unsigned row_number = kMany ? blockIdx.x / cluster.size : blockIdx.x;
+    const Offsets o = g.rows.at(row_number);
 
     // The head belongs to the first block, the tail to the last: an element a thread, so that a block of one warp takes
     // a shorter line for 2-byte elements.
     const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
     const int packs = kPacks + (kShared && !kBackward ? shared_packs : 0);
-    if (kWaitsFirst<T, kBackward>) await_stream();
-    const auto wait = [] {
-      if (!kWaitsFirst<T, kBackward>) await_stream();
+    const auto wait_if = [&](bool wanted) {
+      if (!wanted) return;
+      await_stream();
+      wait_for_turn(c.stagger, row_number);
     };
+    constexpr bool kFirst = kWaitsFirst<T, kBackward>;
+    wait_if(kFirst);
+    const auto wait = [&] { wait_if(!kFirst); };
     const auto hold = [&](auto row_type, auto... rest) {
       return typename decltype(row_type)::type(
           c, o, 0, static_cast<int>(g.row.count), min(kLineBytes, threads * static_cast<int>(sizeof(T))),

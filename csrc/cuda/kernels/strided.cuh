@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   const auto make_place = [&] { return Place(t, units, thread_anew(), blockIdx.x >> log2_of(cluster.size), kAcross); };
   Held held(t, strided_places<T, kBackward>(t, cluster.size));
   await_stream();
+  wait_for_turn(c.stagger, blockIdx.x >> log2_of(cluster.size));
   // A thread a column, of which a warp's side has 32 at the most.
   RowDivisor<T> divisor{};
   {
@@ -83,6 +84,7 @@ __global__ void __launch_bounds__(kStridedThreads)
   auto* const results = reinterpret_cast<typename Held::Result*>(sums + s.inner + kPack);
   const Tile tile(c, s, blockIdx.x >> log2_of(cluster.size), static_cast<unsigned>(cluster.rank));
   await_stream();
+  wait_for_turn(c.stagger, blockIdx.x >> log2_of(cluster.size));
   RowDivisor<T> divisor{};
   if (kBackward && thread < s.inner) divisor = RowDivisor<T>(c, tile.denominator(thread));
   Held held;
