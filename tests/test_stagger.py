@@ -17,7 +17,7 @@ def of_rows(name, rows, length, dtype=F32, backward=False) -> dict:
 
 @pytest.mark.parametrize("name", GPUS)
 def test_groups_begin_as_fast_as_memory_reads_what_is_theirs(name):
-    """With one block a multiprocessor, half as slowly again; the more blocks there are, the faster."""
+    """With one block a multiprocessor, half as slowly again."""
     plan = of_rows(name, 32_768, 65_535)
     if name not in WITH_CLUSTERS:
         assert "staggered" not in plan
@@ -33,7 +33,7 @@ def test_several_blocks_a_multiprocessor_begin_faster():
         plan = of_rows("H200", rows, length)
         assert (plan["kernel"], 512 // plan["threads"]) == ("resident", blocks)
         assert plan["staggered"] == blocks * 132 // plan["cluster"]
-        assert plan["cycles_apart"] == int(length * 4 / a_cycle * 1.5 / blocks)
+        assert plan["cycles_apart"] == int(length * 4 / a_cycle * 2 / blocks)
 
 
 def test_gradients_read_twice_as_much():
@@ -93,7 +93,7 @@ def test_tiles_of_columns_begin_one_after_another(dtype, backward):
         groups, apart = plan["staggered"], plan["cycles_apart"]
         blocks = groups * plan["cluster"] / 132
         a_group = tiles * steps * plan["width"] * pack * size * (2 if backward else 1)
-        assert apart == pytest.approx(a_group / a_cycle * 1.5 / max(round(blocks), 1), abs=1.1)
+        assert apart == pytest.approx(a_group / a_cycle * min(1.5, 2 / max(round(blocks), 1)), abs=1.1)
         assert groups * plan["cluster"] * plan["threads"] <= 132 * 2048
 
 

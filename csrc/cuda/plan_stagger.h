@@ -25,7 +25,7 @@ inline Stagger plan_stagger(const Device& device, int64_t groups, int cluster, i
   const bool is_cached = static_cast<double>(groups) * bytes <= 0.5 * static_cast<double>(device.l2_bytes);
   if (device.bytes_per_cycle <= 0.0 || at_once < 2 || is_cached) return {};
   const double rounds = static_cast<double>(groups) / at_once;
-  const double part = std::min(1.5 / blocks, rounds / 4);
+  const double part = std::min({1.5, 2.0 / blocks, rounds / 4});
   return {static_cast<uint32_t>(at_once), static_cast<uint32_t>(bytes / device.bytes_per_cycle * part)};
 }
 
