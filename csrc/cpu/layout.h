@@ -130,6 +130,7 @@ inline Call make_rows_of_parts(Call c, int64_t part) {
 }
 
 inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
+  constexpr int64_t kLineBytes = 64;            // of the cache
   constexpr int64_t kTileOfColumns = 2 << 20;   // where most of a tile is still in the caches when it is read again
   constexpr int64_t kMostCached = 4 << 20;      // where enough of it is
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
@@ -184,15 +185,22 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads) {
   const auto each_used = [&](const auto& is) { return is(0) && (!used[1] || is(1)) && is(2); };
   const auto unit = [&](int i) { return !(casts && i == 0) && k.stride.*kOperands[i] == 1; };
   const auto packed = [&](int i) { return unit(i) && l.stride.*kOperands[i] == k.size; };
+  const void* const operands[] = {c.input, c.grad, c.output};
+  const auto in_lines = [&](int i) {
+    return unit(i) && l.stride.*kOperands[i] * size % kLineBytes == 0 &&
+           reinterpret_cast<uintptr_t>(operands[i]) % kLineBytes == 0;
+  };
   const bool narrow = k.size < kShortRun;
   const bool folds = narrow && l.size * k.size >= 2 * kFolded && each_used(packed);
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines. Lines that follow each
-  // other make a long one.
+  // other make a long one. Short ones repay that tiles stay where no two tiles write to a line of the cache (4096 x
+  // 16384 float32: 0.89 of a copy's speed in lines of 128, 0.58 in lines of 1024; 16385 columns: 0.57, 0.60).
   const int64_t wide = each_used(packed) ? std::min(k.size, kWideRows) : kWideRows;
+  const bool stays = wide * row_bytes <= kMostCached;
   int64_t most = Layout::kMostRows;
-  if (wide * row_bytes <= kMostCached) {
-    most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, wide, most);
+  if (stays || (kLeastRows * row_bytes <= kTileOfColumns && each_used(in_lines))) {
+    most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, stays ? wide : kLeastRows, most);
     most = std::min(most, std::max((rows / (4 * threads) + kLeastRows - 1) / kLeastRows, int64_t{1}) * kLeastRows);
   }
   // Runs of the two innermost loops, of tiles that hold several.
