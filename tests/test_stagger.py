@@ -106,6 +106,12 @@ def test_whole_columns_and_other_kernels_begin_at_once():
         assert "staggered" not in plan
 
 
+def test_rows_that_lie_apart_from_their_gradients_begin_at_once():
+    alike, apart = (make_plan("H200", 2048, 32_769, aligned=aligned, backward=True) for aligned in (True, False))
+    assert alike["kernel"] == apart["kernel"] == "resident"
+    assert ("staggered" in alike, "staggered" in apart) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("shape", "dim"),
     [

@@ -145,7 +145,8 @@ inline bool goes_across(const Shape& shape) {
 // Of launches whose blocks hold rows from their read to their write.
 inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& device) {
   const int operands = shape.backward ? 2 : 1;
-  if (plan.kernel == Kernel::kResident) {
+  // Kernels of rows that lie apart from their results' gradients have no register for it on compute capability 10.0.
+  if (plan.kernel == Kernel::kResident && plan.resident.alike) {
     const ResidentPlan& p = plan.resident;
     const int resident = resident_at_once(shape.backward, p.packs, element_size(shape.dtype));
     const Stagger stagger = plan_stagger(device, shape.rows, p.cluster, resident_blocks(device, resident, p),

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>(), kBlocks<T, kBac
     const auto wait_if = [&](bool wanted) {
       if (!wanted) return;
       await_stream();
-      wait_for_turn(c.stagger, row_number);
+      if constexpr (kAlike) wait_for_turn(c.stagger, row_number);
     };
     constexpr bool kFirst = kWaitsFirst<T, kBackward>;
     wait_if(kFirst);
