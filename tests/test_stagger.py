@@ -4,21 +4,15 @@ import pytest
 import torch
 from exact import assert_same_bits
 from plans import GPUS, WITH_CLUSTERS, ceil_div, make_plan, plan_lattice
-from samples import DTYPES
+from samples import DTYPES, make_rows
 
 import l1norm
-
-F32 = torch.float32
-
-
-def of_rows(name, rows, length, dtype=F32, backward=False) -> dict:
-    return make_plan(name, rows, length, dtype, backward=backward)
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_groups_begin_as_fast_as_memory_reads_what_is_theirs(name):
     """With one block a multiprocessor, half as slowly again."""
-    plan = of_rows(name, 32_768, 65_535)
+    plan = make_plan(name, 32_768, 65_535)
     if name not in WITH_CLUSTERS:
         assert "staggered" not in plan
         return
@@ -30,14 +24,14 @@ def test_groups_begin_as_fast_as_memory_reads_what_is_theirs(name):
 def test_several_blocks_a_multiprocessor_begin_faster():
     a_cycle, rows = GPUS["H200"]["bytes_per_cycle"], 4096
     for length, blocks in ((131_072, 2), (46_080, 5)):
-        plan = of_rows("H200", rows, length)
+        plan = make_plan("H200", rows, length)
         assert (plan["kernel"], 512 // plan["threads"]) == ("resident", blocks)
         assert plan["staggered"] == blocks * 132 // plan["cluster"]
         assert plan["cycles_apart"] == int(length * 4 / a_cycle * 2 / blocks)
 
 
 def test_gradients_read_twice_as_much():
-    plan = of_rows("H200", 512, 262_144, backward=True)
+    plan = make_plan("H200", 512, 262_144, backward=True)
     assert (plan["kernel"], plan["threads"], plan["cluster"]) == ("resident", 512, 8)
     assert plan["staggered"] == 132 // 8
     assert plan["cycles_apart"] == int(2 * 262_144 * 4 / GPUS["H200"]["bytes_per_cycle"] * 1.5)
@@ -45,7 +39,7 @@ def test_gradients_read_twice_as_much():
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_few_rounds_of_blocks_begin_faster(backward):
-    plans = [of_rows("H200", rows, 262_144, backward=backward) for rows in (40, 80, 2000, 4000)]
+    plans = [make_plan("H200", rows, 262_144, backward=backward) for rows in (40, 80, 2000, 4000)]
     assert len({(p["threads"], p["cluster"], p["staggered"]) for p in plans}) == 1
     apart = [p["cycles_apart"] for p in plans]
     assert 0 < apart[0] < apart[1] < apart[2] == apart[3]
@@ -54,10 +48,10 @@ def test_few_rounds_of_blocks_begin_faster(backward):
 
 def test_what_the_cache_holds_begins_at_once():
     cached = GPUS["H200"]["l2_bytes"] // 2
-    for length, dtype in ((131_072, F32), (65_536, torch.float64)):
+    for length, dtype in ((131_072, torch.float32), (65_536, torch.float64)):
         rows = cached // (length * dtype.itemsize)
-        assert "staggered" not in of_rows("H200", rows, length, dtype)
-        assert "staggered" in of_rows("H200", rows + 1, length, dtype)
+        assert "staggered" not in make_plan("H200", rows, length, dtype)
+        assert "staggered" in make_plan("H200", rows + 1, length, dtype)
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
@@ -66,7 +60,7 @@ def test_what_the_cache_holds_begins_at_once():
 def test_rows_in_registers_alone_begin_at_once_where_groups_are_small(name, dtype, backward):
     several = 0
     for packs in range(512, 30_000, 97):
-        plan = of_rows(name, 32_768, packs * 16 // dtype.itemsize, dtype, backward)
+        plan = make_plan(name, 32_768, packs * 16 // dtype.itemsize, dtype, backward=backward)
         if plan["kernel"] != "resident":
             continue
         groups = plan.get("staggered", 0)
@@ -98,10 +92,11 @@ def test_tiles_of_columns_begin_one_after_another(dtype, backward):
 
 
 def test_whole_columns_and_other_kernels_begin_at_once():
-    assert plan_lattice("H200", "columns", 1 << 20, 3, 128, F32)["whole"]
-    assert "staggered" not in plan_lattice("H200", "columns", 1 << 20, 3, 128, F32)
+    columns = plan_lattice("H200", "columns", 1 << 20, 3, 128, torch.float32)
+    assert columns["whole"]
+    assert "staggered" not in columns
     for rows, length, kernel in ((1 << 22, 20, "tile"), (1 << 20, 500, "warp"), (500, 1 << 22, "relay")):
-        plan = of_rows("H200", rows, length)
+        plan = make_plan("H200", rows, length)
         assert plan["kernel"] == kernel
         assert "staggered" not in plan
 
@@ -127,8 +122,7 @@ def test_rows_that_lie_apart_from_their_gradients_begin_at_once():
 def test_results_and_gradients_are_those_of_the_cpu(shape, dim, dtype, cuda):
     if torch.cuda.get_device_capability(cuda)[0] < 9:
         pytest.skip("launches start staggered from Hopper on")
-    generator = torch.Generator().manual_seed(7)
-    x, g = (torch.randn(shape, dtype=dtype, generator=generator) for _ in range(2))
+    x, g = (make_rows("randn", *shape, dtype=dtype, seed=seed) for seed in (1, 2))
     mine, theirs = x.to(cuda).requires_grad_(), x.requires_grad_()
     if dtype == torch.float32:
         assert l1norm.explain(mine, dim).launch["staggered"] > 1
