@@ -130,8 +130,8 @@ def test_graph_capture_and_replay(shape, dim, dtype, cuda):
         assert_same_bits(denominator, divisor)
 
 
-# A call of each kernel, small enough that the next one has room beside it. All start before what their stream did ahead
-# of them has ended, but for split's, whose blocks wait for each other.
+# A call of each kernel, small enough that the next one has room beside it, but for relays. All start before what their
+# stream did ahead of them has ended.
 FOLLOWERS = {
     "tile": ((3000, 7), 1, {}),
     "tile, of whole packs": ((4000, 4), 1, {}),
@@ -139,10 +139,12 @@ FOLLOWERS = {
     "resident": ((16, 1000), 1, {}),
     "resident in clusters": ((8, 65_535), 1, {}),
     "split": ((1, 400_000), 1, {}),
-    "ring": ((64, 450_001), 1, {}),
+    "ring": ((40, 600_001), 1, {}),
+    "relay": ((5, 5_000_001), 1, {}),
     "strided": ((8, 500, 64), 1, {}),
     "strided, whole columns": ((500, 3, 64), 1, {}),
     "strided, rows that take turns": ((30, 2000, 3), 1, {}),
+    "strided_relay": ((300_000, 50), 0, {}),
     "two_pass": ((30, 3000), 1, {"dtype": torch.float64}),
 }
 

@@ -9,9 +9,9 @@
 
 namespace l1norm::cuda {
 
-// Small blocks, which leave room for those of the launch that follows.
+// Small blocks, which leave room for those of the launch that follows, and no more than are there at once.
 constexpr int kUnsetThreads = 64;
-constexpr int kUnsetBlocks = 128;
+constexpr int kUnsetBlocks = 1024;
 
 static __global__ void unset(uint4* scratch, const int64_t packs) {
   await_stream();

@@ -5,6 +5,7 @@
 #include "../jobs.cuh"
 #include "../launch.h"
 #include "../reduce.cuh"
+#include "../unset.cuh"
 #include "relay.h"
 
 namespace l1norm::cuda {
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kRelayThreads)
   __shared__ BlockSumStorage storage;
   const Task task = task_of(blockIdx.x, order);
   double2* const parts = board.parts + static_cast<size_t>(task.row) * order.chunks;
+  await_stream();
   if (task.job == Job::kDivide) {
     const auto divide = [&](const auto& chunk) {
       if constexpr (kBackward) {
@@ -79,14 +81,14 @@ cudaError_t launch(const Call& c, const RelayPlan& plan, void* scratch, cudaStre
   static Prepared prepared;
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), 0);
   if (error != cudaSuccess) return error;
-  error = cudaMemsetAsync(scratch, kUnset, relay_scratch_bytes(plan, c.geometry.rows.count), stream);
+  error = unset_scratch(c, scratch, relay_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
   const size_t rows = static_cast<size_t>(c.geometry.rows.count), chunks = static_cast<size_t>(plan.chunks);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + rows * chunks};
   const Order order(static_cast<unsigned>(rows), static_cast<unsigned>(chunks), 1, static_cast<unsigned>(plan.ahead),
                     plan.turns_back());
-  function<<<order.blocks(), kRelayThreads, 0, stream>>>(c, board, order, static_cast<unsigned>(plan.kept));
-  return cudaGetLastError();
+  return launch_in_stream(c, function, order.blocks(), kRelayThreads, 0, 1, stream, c, board, order,
+                          static_cast<unsigned>(plan.kept));
 }
 
 }  // namespace relay_kernel

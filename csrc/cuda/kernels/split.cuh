@@ -5,6 +5,7 @@
 #include "../held.cuh"
 #include "../launch.h"
 #include "../reduce.cuh"
+#include "../unset.cuh"
 #include "split.h"
 
 namespace l1norm::cuda {
@@ -71,9 +72,9 @@ cudaError_t launch(const Call& c, const SplitPlan& plan, void* scratch, cudaStre
   if (plan.blocks_a_row == 1) {
     return launch_in_stream(c, function, grid, plan.threads, dynamic, 1, stream, c, s, plan.shared_packs);
   }
-  error = cudaMemsetAsync(scratch, kUnset, split_scratch_bytes(plan, c.geometry.rows.count), stream);
+  error = unset_scratch(c, scratch, split_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
-  return launch_at_once(false, function, grid, plan.threads, dynamic, stream, c, s, plan.shared_packs);
+  return launch_at_once(c.starts_early, function, grid, plan.threads, dynamic, stream, c, s, plan.shared_packs);
 }
 
 }  // namespace split_kernel

@@ -6,6 +6,7 @@
 #include "../jobs.cuh"
 #include "../launch.h"
 #include "../skewed.cuh"
+#include "../unset.cuh"
 #include "strided_relay.h"
 
 namespace l1norm::cuda {
@@ -78,6 +79,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
   const auto make_place = [&] { return Place(t, units, thread_anew(), tile, kAcross); };
   // A block of its own, as which it has a part of the steps.
   Cluster alone(false);
+  await_stream();
   if (task.job == Job::kDivide) {
     Last held;
     {
@@ -140,6 +142,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
   const Tile tile(c, s, task.tile, task.part);
   double2* const parts = board.parts + static_cast<size_t>(task.tile) * bands.parts * tile.width();
   double2* const totals = board.totals + static_cast<size_t>(task.tile) * tile.width();
+  await_stream();
   if (task.job == Job::kDivide) {
     Last held;
     held.load(c, Place(tile, true));
@@ -204,14 +207,13 @@ cudaError_t launch_bands(void (*function)(Call, Shape, Bands, Board, Order), Pre
   shared = std::max(shared, static_cast<size_t>(threads) * sizeof(double2));
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared));
   if (error != cudaSuccess) return error;
-  error = cudaMemsetAsync(scratch, kUnset, static_cast<size_t>(plan.scratch_bytes), stream);
+  error = unset_scratch(c, scratch, static_cast<size_t>(plan.scratch_bytes), stream);
   if (error != cudaSuccess) return error;
   const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(columns);
   const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
   const Bands bands(plan);
   const Order order = order_of(plan);
-  function<<<order.blocks(), static_cast<unsigned>(threads), shared, stream>>>(c, shape, bands, board, order);
-  return cudaGetLastError();
+  return launch_in_stream(c, function, order.blocks(), threads, shared, 1, stream, c, shape, bands, board, order);
 }
 
 // sums: of a block that go through its shared memory.
