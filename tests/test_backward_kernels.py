@@ -118,6 +118,24 @@ def test_rows_that_are_clamped_or_not_finite(length, dtype, cuda):
         assert_kernels_give_the_cpu_bits(g, x, cuda, eps=eps, reduction=2)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [5, 8, 100, 300, 4096, 30_000, 70_001, 230_000])
+def test_runs_of_zeros_and_products_that_no_float_holds(length, dtype, cuda):
+    x, g = (make_rows("randn", 8, length, dtype=dtype, seed=seed) for seed in (5, 6))
+    g[1, : length // 2] = 0
+    g[2, ::2] = -0.0
+    g[3] = 0
+    x[4, length // 3 :] = 0
+    x[5] *= 1e-22
+    g[5] *= 1e-22
+    x[6, : length // 2] *= 1e-15
+    g[6, : length // 2] *= 1e-30
+    x[7, length // 2 :] = 0
+    g[7] *= 1e-30
+    assert_kernels_give_the_cpu_bits(g, x, cuda)
+    assert_kernels_give_the_cpu_bits(g.t().contiguous(), x.t().contiguous(), cuda, dim=0)
+
+
 # Rows that a thread has to itself, and whole columns: their divisors are made anew where they are plain, which most are
 # beside the others here.
 @pytest.mark.parametrize("dtype", DTYPES)

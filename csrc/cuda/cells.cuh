@@ -160,6 +160,9 @@ struct HeldCells {
         return tally.sum();
       });
       if constexpr (!std::is_same_v<TallyOf, typename TallyOf::Careful>) {
+        if constexpr (kBackward) {
+          exact = exact || are_zero_dots([&](auto& zeros) { zeros.template add<kPacks>(g.held, x.held, 0.0); });
+        }
         if (__any_sync(0xffffffffu, !exact)) total = carefully_folded(t, before, scale);
       }
     } else if constexpr (!kElements) {
@@ -270,7 +273,7 @@ struct HeldCells {
 
   // The sum of the unit, if it is of one row.
   __device__ __forceinline__ Sum sum(const Tiling& t, double by) {
-    return sum_of<TallyOf>(least, [&](auto& tally) {
+    const auto add = [&](auto& tally) {
       each_batch<kBatch>(t, [&](int, const auto& batch, const auto& grads) {
         note_first<kBatch>(tally, least, batch.held);
         add_all(tally, batch, grads, by);
@@ -279,7 +282,12 @@ struct HeldCells {
         note_first<kPacks>(tally, least, x.held);
         add_all(tally, x, g, by);
       }
-    });
+    };
+    if constexpr (kBackward) {
+      return dot_of<T>(add);
+    } else {
+      return sum_of<Tally<T>>(least, add);
+    }
   }
 
   // The sum of one of kCount columns, over as many lanes: of those along the steps each keeps a half of the columns and

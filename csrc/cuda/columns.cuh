@@ -295,7 +295,7 @@ struct WholeColumns {
   }
 
   __device__ __forceinline__ Sum dot(int j, int k, double by) const {
-    return sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { multiply(j, k, by, tally); });
+    return dot_of<T>([&](auto& tally) { multiply(j, k, by, tally); });
   }
 
   // A unit's, with divisors made anew. Where one is not plain, or has a gradient of its own, they are read.

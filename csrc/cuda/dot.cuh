@@ -20,6 +20,38 @@ class CarefulDotTally : public CarefulSum {
   }
 };
 
+// Whether products of bfloat16 are all zero, or NaN, as one operand's elements are all zero.
+class ZeroDots {
+ public:
+  template <int kPacks, int N>
+  __device__ __forceinline__ void add(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double) {
+#pragma unroll
+    for (int k = 0; k < kPacks * Pack<__nv_bfloat16, N>::kUnits; ++k) {
+      any_g_ |= bits_of(unit_at(g, k));
+      any_x_ |= bits_of(unit_at(x, k));
+    }
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void set(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double scale) {
+    add<kPacks>(g, x, scale);
+  }
+
+  __device__ __forceinline__ bool all() const { return (any_g_ & kMagnitudes) == 0 || (any_x_ & kMagnitudes) == 0; }
+
+ private:
+  static constexpr uint32_t kMagnitudes = 0x7fff7fff;
+  uint32_t any_g_ = 0, any_x_ = 0;
+
+  template <int N>
+  static __device__ __forceinline__ auto unit_at(const Pack<__nv_bfloat16, N>* packs, int k) {
+    constexpr int kUnits = Pack<__nv_bfloat16, N>::kUnits;
+    return packs[k / kUnits].units[k % kUnits];
+  }
+  static __device__ __forceinline__ uint32_t bits_of(uint32_t pair) { return pair; }
+  static __device__ __forceinline__ uint32_t bits_of(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+};
+
 // Sums products of elements. Those of up to 16 pairs enter as one term, as in Tally; of floats each is exact in double,
 // of halves in float.
 template <typename T>
@@ -52,8 +84,8 @@ class DotTally {
   }
 
   // Whether products of bfloat16 that a float has no room for, or no bits, do not count.
-  template <typename Bound>
-  __device__ __forceinline__ bool is_exact(const Bound&) const {
+  template <typename... Bound>
+  __device__ __forceinline__ bool is_exact(const Bound&...) const {
     const double size = fabs(total_.hi);
     return !std::is_same_v<T, __nv_bfloat16> || (size > 0x1p-100 && size < INFINITY);
   }
@@ -95,5 +127,29 @@ class DotTally {
     return __hiloint2double((bits >> 3) & 0x8fffffff, bits << 29) * 0x1p896;
   }
 };
+
+// Whether those are zero, or NaN, that `add` gives to a tally.
+template <typename Add>
+__device__ __forceinline__ bool are_zero_dots(const Add& add) {
+  ZeroDots zeros;
+  add(zeros);
+  return zeros.all();
+}
+
+// The dot product of what `add` gives to the tally that it is called with; again, with others, where the first one may
+// have lost bits. Threads that have no elements, or a gradient of zeros, have not.
+template <typename T, typename Add>
+__device__ __forceinline__ Sum dot_of(const Add& add) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    DotTally<T> tally;
+    add(tally);
+    if (tally.is_exact() || are_zero_dots(add)) return tally.sum();
+    CarefulDotTally careful;
+    add(careful);
+    return careful.sum();
+  } else {
+    return sum_of<DotTally<T>>(Least<T>{}, add);
+  }
+}
 
 }  // namespace l1norm::cuda

@@ -277,7 +277,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
 
   __device__ __forceinline__ Sum sum(const Call&) const {
     held_x.wait();
-    return sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
+    return dot_of<T>([&](auto& tally) {
       tally.template add<2 * kEdge>(edge_g, edge_x, by);
       constexpr int kGroup = kGroupOf<kPacks, kPack>;
 #pragma unroll

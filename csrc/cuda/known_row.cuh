@@ -243,7 +243,7 @@ __device__ __forceinline__ void differentiate(const Row& x, const Row& g, const 
   const GradientScale scale = divisor.scale(c);
   const double by = dot_scale<Wide<T>>(scale.m, c.count);
   typename Row::RowUnit values[kBatch], grads[kBatch];
-  const Sum dot = sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) {
+  const Sum dot = dot_of<T>([&](auto& tally) {
     if constexpr (Row::kSingle) tally.template add<1>(g.single(), x.single(), by);
     for (int k = 0; k < x.count(); k += kBatch) {
       Batch<Row>::load(x, k, values);
@@ -286,8 +286,7 @@ __device__ __forceinline__ bool find_gradient(const Pack<T, N> (&grads)[kUnits],
   if constexpr (reads_divisors<T>(kLength)) {
     const GradientScale scale = divisor.scale(c);
     const double by = dot_scale<Wide<T>>(scale.m, c.count);
-    const Sum dot =
-        sum_of<DotTally<T>>(Least<T>{}, [&](auto& tally) { tally.template set<kUnits>(grads, values, by); });
+    const Sum dot = dot_of<T>([&](auto& tally) { tally.template set<kUnits>(grads, values, by); });
     gradient = make_gradient<Wide<T>>(dot, scale);
     return true;
   } else {

@@ -100,6 +100,9 @@ struct Loose {
     bool exact = true;
     hand_in_sums<First>(c, place, parts, [&](const First& tally) { exact &= tally.is_exact(least); });
     if constexpr (!std::is_same_v<First, Careful>) {
+      if constexpr (kBackward) {
+        exact = exact || are_zero_dots([&](auto& zeros) { zeros.template add<kPacks>(g.held, x.held, 0.0); });
+      }
       if (__any_sync(0xffffffffu, !exact)) hand_in_sums<Careful>(c, place, parts, [](const Careful&) {});
     }
   }

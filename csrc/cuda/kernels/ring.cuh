@@ -51,14 +51,20 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
     const Row<T, kBackward> at(c, ring, row);
     const double by = kBackward ? dot_scale_of<T>(c, at.offsets.denominator) : 1.0;
     Least<T> least;
-    Sum sum = sum_of<std::conditional_t<kBackward, DotTally<T>, Tally<T>>>(least, [&](auto& tally) {
+    const auto add = [&](auto& tally) {
       Turn t = turn;
       for (int k = first; k < ring.chunks; k += kRingWarps, t.next(kRingWarps)) {
         const WarpChunk<T, kBackward> chunk(at, memory, t.stage, k);
         await_phase(shared_address(&memory.barriers.full[t.stage]), t.round & 1);
         chunk.add(tally, least, by);
       }
-    });
+    };
+    Sum sum;
+    if constexpr (kBackward) {
+      sum = dot_of<T>(add);
+    } else {
+      sum = sum_of<Tally<T>>(least, add);
+    }
     const int mine = first % kRingWarps;
     for (; first < ring.chunks; first += kRingWarps) turn.next(kRingWarps);
     sum = warp_sum(sum);
