@@ -81,25 +81,27 @@ constexpr const HeldLoss& held_loss_of(bool backward, DType dtype) {
 }
 
 // Threads that a multiprocessor has registers for.
-constexpr int resident_at_once(bool backward, int packs, int64_t element_size) {
-  return backward ? pair_of(packs, element_size).resident : resident_threads(packs);
+constexpr int resident_at_once(bool backward, int64_t element_size, const ResidentPlan& plan) {
+  if (!backward) return resident_threads(plan.packs);
+  const int threads = pair_of(plan.packs, element_size).resident;
+  return plan.alike ? threads : std::min(threads, 640);
 }
 
-// Blocks that a multiprocessor has room for, of so many threads at once.
-inline int resident_blocks(const Device& device, int resident, const ResidentPlan& plan) {
-  const int blocks = std::min(resident, device.threads_per_multiprocessor) / plan.threads;
+// Blocks that a multiprocessor has room for.
+inline int resident_blocks(bool backward, int64_t element_size, const Device& device, const ResidentPlan& plan) {
+  const int threads = resident_at_once(backward, element_size, plan);
+  const int blocks = std::min(threads, device.threads_per_multiprocessor) / plan.threads;
   if (plan.shared_packs == 0) return blocks;
   return std::min(blocks, device.shared_bytes_per_multiprocessor /
                               (plan.threads * plan.shared_packs * kPackBytes + 2 * kReservedShared));
 }
 
-// resident: threads that a multiprocessor has registers for.
-inline double held_loss(const HeldLoss& of, const Device& device, int64_t packs, int resident,
-                        const ResidentPlan& plan) {
+inline double held_loss(bool backward, DType dtype, const Device& device, int64_t packs, const ResidentPlan& plan) {
   constexpr double kDoublings[kMaxCluster] = {0, 1, 1.585, 2, 2.322, 2.585, 2.807, 3};
   const double doublings = kDoublings[plan.cluster - 1];
+  const HeldLoss& of = held_loss_of(backward, dtype);
   const int shared = plan.shared_packs > 0 ? 1 : 0;
-  const int blocks = resident_blocks(device, resident, plan);
+  const int blocks = resident_blocks(backward, element_size(dtype), device, plan);
   double full = of.full[shared] + (of.doubling[shared] + of.doubling_alone / std::max(blocks, 1)) * doublings;
   if (plan.threads <= 64) full += of.two_warps;
   if (plan.packs == 8) full += of.few_packs;
@@ -155,7 +157,6 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
       // of 6 or 7 blocks (40001 to 65535 float32: 0.89 to 0.95, others 0.99).
       if (!alike && (held != kFewPairPacks || cluster == 6 || cluster == 7)) continue;
       Pair pair = pair_of(held, size);
-      if (!alike) pair.resident = std::min(pair.resident, 640);
       if (device.max_cluster == 1) pair.threads = std::min(pair.threads, 512);
       const int64_t threads = ceil_div(packs, static_cast<int64_t>(held) * cluster * 32) * 32;
       const int64_t shared = pair.shared ? threads * held * kPackBytes : 0;
@@ -163,7 +164,7 @@ inline bool plan_resident_pair(const Shape& shape, const Device& device, Residen
       // No launch that was measured had blocks of fewer than three warps: they are for few rows alone.
       if (threads < 96 && spread == 1) continue;
       const ResidentPlan candidate{static_cast<int>(threads), held, cluster, pair.shared ? held : 0, alike};
-      const double loss = held_loss(held_loss_of(true, shape.dtype), device, packs, pair.resident, candidate);
+      const double loss = held_loss(true, shape.dtype, device, packs, candidate);
       if (loss < least) {
         least = loss;
         plan = candidate;
@@ -257,8 +258,7 @@ inline bool plan_resident(const Shape& shape, const Device& device, ResidentPlan
   }
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](const ResidentPlan& candidate) {
-    const double loss =
-        held_loss(held_loss_of(false, shape.dtype), device, packs, resident_threads(candidate.packs), candidate);
+    const double loss = held_loss(false, shape.dtype, device, packs, candidate);
     if (loss >= best) return;
     best = loss;
     plan = candidate;

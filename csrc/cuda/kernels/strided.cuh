@@ -11,6 +11,9 @@
 namespace l1norm::cuda {
 namespace strided_kernel {
 
+// The cluster's number; of a power of two of blocks.
+__device__ __forceinline__ unsigned group_of(const Cluster& cluster) { return blockIdx.x >> log2_of(cluster.size); }
+
 // Where cells in shared memory follow the block's desks.
 template <typename T, bool kBackward>
 __device__ __forceinline__ uint4* strided_places(const Tiling& t, int cluster) {
@@ -29,10 +32,10 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   const Cluster cluster;
   if (cluster.size > 1) cluster.expect(cluster.size * t.count());
   const Walk &units = c.geometry.rows, &steps = c.geometry.row;
-  const auto make_place = [&] { return Place(t, units, thread_anew(), blockIdx.x >> log2_of(cluster.size), kAcross); };
+  const auto make_place = [&] { return Place(t, units, thread_anew(), group_of(cluster), kAcross); };
   Held held(t, strided_places<T, kBackward>(t, cluster.size));
   await_stream();
-  wait_for_turn(c.stagger, blockIdx.x >> log2_of(cluster.size));
+  wait_for_turn(c.stagger, group_of(cluster));
   // A thread a column, of which a warp's side has 32 at the most.
   RowDivisor<T> divisor{};
   {
@@ -82,9 +85,9 @@ __global__ void __launch_bounds__(kStridedThreads)
   double2* const ranks = parts + s.units * kPack + threads;
   double2* const sums = ranks + cluster.size * s.inner;
   auto* const results = reinterpret_cast<typename Held::Result*>(sums + s.inner + kPack);
-  const Tile tile(c, s, blockIdx.x >> log2_of(cluster.size), static_cast<unsigned>(cluster.rank));
+  const Tile tile(c, s, group_of(cluster), static_cast<unsigned>(cluster.rank));
   await_stream();
-  wait_for_turn(c.stagger, blockIdx.x >> log2_of(cluster.size));
+  wait_for_turn(c.stagger, group_of(cluster));
   RowDivisor<T> divisor{};
   if (kBackward && thread < s.inner) divisor = RowDivisor<T>(c, tile.denominator(thread));
   Held held;
