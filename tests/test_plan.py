@@ -95,20 +95,23 @@ FASTEST = {
         38_000: (160, 16, 4, 0), 45_000: (96, 16, 8, 0), 51_001: (128, 20, 4, 5), 57_500: (128, 16, 8, 0),
         65_535: (512, 16, 2, 0), 75_000: (192, 20, 4, 5), 80_001: (160, 16, 8, 0), 98_001: (128, 20, 8, 4),
         131_071: (256, 16, 8, 0), 200_003: (192, 20, 8, 13), 262_143: (192, 20, 8, 23), 300_001: (192, 20, 8, 29),
-        350_001: (192, 20, 8, 37), 400_001: (33,), 450_001: (44,), 600_001: (44,), 700_001: (66,),
-        1 << 20: (66,), 1_300_001: (132,), 2_300_001: None,
+        350_001: (192, 20, 8, 37), 400_001: (384, 20, 8, 13), 450_001: (384, 20, 8, 17), 587_499: (384, 20, 8, 28),
+        587_501: (44,), 600_001: (44,), 700_001: (66,), 1 << 20: (66,), 1_300_001: (132,), 3_145_728: (132,),
+        3_600_001: (132,), 3_900_001: None,
     },
     torch.bfloat16: {
         22_000: (96, 16, 2, 0), 27_400: (128, 16, 2, 0), 40_001: (160, 16, 2, 0), 49_153: (96, 16, 4, 0),
         55_000: (224, 16, 2, 0), 65_535: (128, 16, 4, 0), 68_000: (192, 20, 2, 3), 108_000: (128, 20, 4, 7),
         131_071: (128, 16, 8, 0), 150_000: (128, 20, 4, 17), 256_000: (128, 20, 8, 12), 524_287: (192, 20, 8, 23),
-        700_001: (26,), 800_001: (33,), 1 << 20: (44,), 3_000_001: (132,), 5_000_001: None,
+        600_001: (192, 20, 8, 29), 660_001: (33,), 720_001: (33,), 800_001: (33,), 900_001: (44,), 1 << 20: (44,),
+        1_400_001: (66,), 2_600_001: (132,), 3_000_001: (132,), 6_291_456: (132,), 8_388_608: None,
     },
     torch.float64: {
         4850: (160, 8, 2, 0), 5250: (96, 16, 2, 0), 8193: (128, 8, 4, 0), 10_001: (96, 16, 4, 0),
         12_289: (192, 16, 2, 0), 16_385: (128, 16, 4, 0), 24_000: (96, 16, 8, 0), 35_001: (192, 20, 4, 3),
         40_961: (160, 16, 8, 0), 43_000: (128, 20, 8, 1), 65_535: (256, 16, 8, 0), 131_071: (192, 20, 8, 23),
-        230_001: (44,), 300_001: (44,), 1 << 19: (66,), 1_200_001: None,
+        180_001: (384, 20, 8, 10), 225_001: (384, 20, 8, 17), 275_001: (384, 20, 8, 25), 300_001: (44,),
+        1 << 19: (66,), 1_200_001: (132,), 1_572_864: (132,), 1 << 21: None,
     },
 }  # fmt: skip
 
@@ -156,8 +159,7 @@ def test_the_plan_for_the_headline(name):
 def test_long_rows_are_summed_ahead_as_far_as_keeps_all_busy(name):
     running = GPUS[name]["multiprocessors"]
     for length in (1 << 20, 3 << 20, 1 << 24):
-        rows = 1000 if length > 1 << 20 or GPUS[name]["max_cluster"] == 1 else 31  # a ring is for more
-        plan = make_plan(name, rows, length)
+        plan = make_plan(name, 1000, length, aligned=False)  # else a ring's
         assert plan["kernel"] == "relay"
         a_row = plan["chunks"] + 1
         if plan["turns_back"]:
@@ -277,11 +279,42 @@ def test_few_rows_are_held_in_the_registers_of_their_clusters(name):
     for cluster, most in ((2, 16_384), (4, 32_768), (8, 65_536)):
         for aligned in (True, False):
             held = {"kernel": "resident", "threads": 512, "packs": 16, "shared_packs": 0, "cluster": cluster}
-            assert make_plan(name, multiprocessors // cluster, most * 4, aligned=aligned) == held
+            # All at once.
+            assert make_plan(name, multiprocessors * 15 // 16 // cluster, most * 4, aligned=aligned) == held
     for aligned in (True, False):
-        beyond = make_plan(name, multiprocessors // 8, 65_536 * 4 + 4, aligned=aligned)
+        beyond = make_plan(name, multiprocessors * 15 // 16 // 8, 65_536 * 4 + 4, aligned=aligned)
         assert beyond["kernel"] == ("resident" if aligned else "relay")
         assert beyond.get("shared_packs") != 0
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_long_rows_that_the_device_holds_are_split_where_clusters_would_leave_much_idle(name):
+    for dtype, length, split in (
+        (torch.float32, 360_001, {16, 18, 22}),  # clusters hold 15 at once
+        (torch.float64, 180_001, {16, 18, 22}),
+        (torch.bfloat16, 524_288, {16}),  # more of them take two blocks of a multiprocessor
+        (torch.bfloat16, 660_001, {16, 18, 22}),
+        (torch.float32, 180_001, {16}),
+        (torch.float32, 600_001, {5, 8, 12, 16, 18}),  # of more than 2 MB
+        (torch.bfloat16, 1_200_001, {5, 8, 12, 16, 18}),
+        (torch.float32, 1_000_001, {5, 8}),
+    ):
+        for rows in (5, 8, 12, 13, 14, 15, 16, 18, 22):
+            plan = make_plan(name, rows, length, dtype)
+            kernel = "resident" if length * dtype.itemsize < 2_900_000 else "ring"
+            if rows * length * dtype.itemsize > 44_000_000:
+                kernel = "ring" if length * dtype.itemsize > 2_350_000 else "resident"
+            assert plan["kernel"] == ("split" if rows in split else kernel), (rows, length)
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_few_rows_that_the_device_does_not_hold_take_rings(name):
+    for dtype, length, rows in (
+        (torch.float32, 600_001, 21), (torch.float32, 1 << 20, 12), (torch.float32, 3_145_728, 4),
+        (torch.bfloat16, 660_001, 23), (torch.bfloat16, 1_200_001, 24), (torch.float64, 1 << 20, 6),
+    ):  # fmt: skip
+        assert make_plan(name, rows, length, dtype)["kernel"] == "ring"
+        assert make_plan(name, rows, length, dtype, aligned=False)["kernel"] != "ring"
 
 
 @pytest.mark.parametrize("name", GPUS)

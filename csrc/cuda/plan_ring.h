@@ -68,14 +68,14 @@ inline bool ring_of(const Shape& shape, const Device& device, int blocks, RingPl
 
 // The least part of a row that a block takes: in smaller ones blocks wait for sums, and of the groups that larger ones
 // leave room for fewer are faster (450001 float32: 0.925 in 44 parts of 41 KB, 0.917 in 33; 600001: 0.926 in 44 of 55
-// KB, 0.912 in 66; 370001: 0.922 in 44 of 34 KB, but 500001 in 66 of 30 KB 0.78). Halves, and both rows of gradients,
-// have more arithmetic (800001 bfloat16: 0.91 in 33 of 48 KB, 0.89 in 44; gradients of 200001 float32: 0.965 in 33 of
-// 48 KB, 0.87 in 44; of 700001 bfloat16: 0.91 in 44 of 64 KB, 0.80 in 66).
+// KB, 0.912 in 66; 370001: 0.922 in 44 of 34 KB, but 500001 in 66 of 30 KB 0.78; 1400001 bfloat16: 0.97 in 66 of 42 KB,
+// 0.955 in 44). Both rows of gradients have more arithmetic (200001 float32: 0.965 in 33 of 48 KB, 0.87 in 44), of
+// halves most (600001 bfloat16: 0.82 in 33 of 73 KB, 0.79 in 44; 800001: 0.825 in 44 of 73 KB, 0.79 in 66).
 constexpr int64_t least_ring_part(bool backward, int64_t element_size) {
-  return (backward || element_size == 2 ? 46 : 37) << 10;
+  return (!backward ? 37 : element_size == 2 ? 56 : 46) << 10;
 }
 
-// Whether a block is at two rows and a half, or at three and more.
+// Whether a block is at two rows and a half, or at three and more: in smaller parts more blocks are faster, else.
 inline bool has_rows_ahead(const Shape& shape, const RingPlan& plan) {
   return 10 * plan.stages >= (shape.backward ? 25 : 32) * plan.chunks;
 }
@@ -95,22 +95,28 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
   return (in_parts_of(least) && has_rows_ahead(shape, plan)) || in_parts_of(least * 9 / 10);
 }
 
-// Whether that is better than other ways for such rows. Forward, clusters are faster up to some length (350001 float32:
-// 0.93, here 0.92; 450001: 0.90 and 0.92; 700001: 0.85 and 0.93; their blocks have a multiprocessor each from 360000
-// on), and backward as long as they hold both rows, but for clusters of six or seven blocks of a multiprocessor each
-// (200001: 0.82 and 0.88, 230001 in eight: 0.89 and 0.86; 400001 bfloat16: 0.73 and 0.77); then chunks that wait in the
-// L2 cache are (1048576: 0.86 and 0.89, 2375001: 0.83 and 0.76; backward 450001: 0.77 and 0.89, 1048576: 0.78 and
-// 0.84). Backward, doubles have too much arithmetic for one block's warps (225001: 0.65 and 0.63).
+// Whether that is better than other ways for such rows, which the device does not hold all at once. Forward, clusters
+// are faster up to some length (92 x 550001 float32: 0.946, here 0.912; 84 x 600001: 0.926 and 0.925; 77 x 650001: 0.84
+// and 0.91; 84 x 600001 bfloat16: 0.84 and 0.87, 671 rows 1.0 and 0.97, 153 x 660001 0.86 and 0.90). Backward
+// they are as long as they hold both rows, but for clusters of six or seven blocks of a multiprocessor each (200001:
+// 0.85 and 0.89, 230001 in eight: 0.89 and 0.87), and for halves, whose arithmetic needs two blocks on a multiprocessor
+// (262143 bfloat16: 0.91 and 0.75, 280001: 0.67 and 0.75). Chunks that wait in the L2 cache are where a block has no
+// room for two rows (15 x 1700001: 0.79, here 0.85; 171 x 3145728: 0.82 and 0.83, 3900001: 0.76 and 0.75; backward 7 x
+// 450001: 0.54 and 0.58, 1700001: 0.74 and 0.78, 1900001: 0.74 and 0.685; 3500001 bfloat16: 0.67 and 0.78). Backward,
+// doubles have too much arithmetic for one block's warps (225001: 0.65 and 0.63).
 inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
-  const int64_t packs = shape.packs(), least = shape.dtype == DType::kFloat ? 1450000 : 1400000;
-  const auto held_by = [](int64_t blocks, int64_t a_thread) { return blocks * a_thread * 512; };
+  const int64_t packs = shape.packs(), least = shape.is_half() ? 1280000 : 2350000;
+  const auto held_by = [&](int64_t blocks, int64_t a_thread) {
+    return packs <= blocks * a_thread * (shape.is_half() ? 256 : 512);
+  };
   const bool clusters_do =
-      packs <= held_by(kMaxCluster, kPairPacks) || (packs > held_by(kMaxCluster - 1, kPairPacksBesideShared) &&
-                                                    packs <= held_by(kMaxCluster, kPairPacksBesideShared));
+      held_by(kMaxCluster, kPairPacksBesideShared) &&
+      (shape.is_half() || held_by(kMaxCluster, kPairPacks) || !held_by(kMaxCluster - 1, kPairPacksBesideShared));
   const bool is_long = shape.backward ? element_size(shape.dtype) < 8 && !clusters_do : shape.row_bytes() >= least;
-  if (!is_long || !plan_ring(shape, device, plan)) return false;
-  // Groups take as many rows, but for one.
-  return shape.rows >= int64_t{16} * plan.groups && has_rows_ahead(shape, plan);
+  if (!is_long || !plan_ring(shape, device, plan) || plan.stages < 2 * plan.chunks) return false;
+  // Of fewer gradients, clusters of eight hold all (12 x 229379: 0.67 and 0.59; 20: 0.60 and 0.63), or chunks in the
+  // cache do (6 x 300001: 0.53 and 0.51; 12: 0.56 and 0.62).
+  return !shape.backward || shape.rows >= std::min(4 * plan.groups, 16);
 }
 
 }  // namespace l1norm::cuda
