@@ -17,8 +17,9 @@ _SEVERAL = 4
 _LEAST_PAIRS, _MOST_PAIRS = 8, 64
 _CPU_BATCH_BYTES = 32 << 20
 
-# How long the GPU waits ahead of each function, so that the host is ahead of it when the time starts.
-_HEAD_START_CYCLES = 500_000
+# How long the GPU waits ahead of each function, a millisecond, so that the host is ahead of it when the time starts, on
+# a busy host too.
+_HEAD_START_CYCLES = 2_000_000
 
 
 def cache_bytes(device: torch.device) -> int:
