@@ -101,9 +101,10 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
 // they are as long as they hold both rows, but for clusters of six or seven blocks of a multiprocessor each (200001:
 // 0.85 and 0.89, 230001 in eight: 0.89 and 0.87), and for halves, whose arithmetic needs two blocks on a multiprocessor
 // (262143 bfloat16: 0.91 and 0.75, 280001: 0.67 and 0.75). Chunks that wait in the L2 cache are where a block has no
-// room for two rows (15 x 1700001: 0.79, here 0.85; 171 x 3145728: 0.82 and 0.83, 3900001: 0.76 and 0.75; backward 7 x
-// 450001: 0.54 and 0.58, 1700001: 0.74 and 0.78, 1900001: 0.74 and 0.685; 3500001 bfloat16: 0.67 and 0.78). Backward,
-// doubles have too much arithmetic for one block's warps (225001: 0.65 and 0.63).
+// room for two rows, and for many rows where it has none for three (15 x 1700001: 0.79, here 0.85; 8 x 3145728: 0.76
+// and 0.80; 200: 0.84 and 0.83; backward 7 x 450001: 0.54 and 0.58, 1700001: 0.74 and 0.78, 1900001: 0.74 and 0.685;
+// 3500001 bfloat16: 0.67 and 0.78). Backward, doubles have too much arithmetic for one block's warps (225001: 0.65 and
+// 0.63).
 inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
   const int64_t packs = shape.packs(), least = shape.is_half() ? 1280000 : 2350000;
   const auto held_by = [&](int64_t blocks, int64_t a_thread) {
@@ -114,9 +115,10 @@ inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan&
       (shape.is_half() || held_by(kMaxCluster, kPairPacks) || !held_by(kMaxCluster - 1, kPairPacksBesideShared));
   const bool is_long = shape.backward ? element_size(shape.dtype) < 8 && !clusters_do : shape.row_bytes() >= least;
   if (!is_long || !plan_ring(shape, device, plan) || plan.stages < 2 * plan.chunks) return false;
+  if (!shape.backward) return shape.rows < 16 || has_rows_ahead(shape, plan);
   // Of fewer gradients, clusters of eight hold all (12 x 229379: 0.67 and 0.59; 20: 0.60 and 0.63), or chunks in the
   // cache do (6 x 300001: 0.53 and 0.51; 12: 0.56 and 0.62).
-  return !shape.backward || shape.rows >= std::min(4 * plan.groups, 16);
+  return shape.rows >= std::min(4 * plan.groups, 16);
 }
 
 }  // namespace l1norm::cuda
