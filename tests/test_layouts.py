@@ -1,6 +1,7 @@
 """Strides: every layout gives the contiguous answer, in the layout of torch.empty_like."""
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -183,6 +184,33 @@ def test_columns_have_the_bits_of_rows(shape, dtype, device):
     y_rows, m_rows = l1norm.l1_norm(x.movedim(dim, -1).contiguous(), -1, return_denominator=True)
     assert_same_bits(y.movedim(dim, -1).contiguous(), y_rows)
     assert_same_bits(m.movedim(dim, -1).contiguous(), m_rows)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# Of values, of gradients.
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((4200, 1040), torch.float32), ((4096, 1040), torch.float32), ((4200, 528), torch.float64)],
+    ids=str,
+)
+@pytest.mark.usefixtures("one_thread")
+def test_columns_that_the_last_cache_of_a_cpu_holds(shape, dtype):
+    x, g = (make_rows("lognormal", *shape, dtype=dtype, seed=seed) for seed in (1, 2))
+    y, m = torch.ops.l1norm.l1_norm_with_denominator(x, [0])
+    y_rows, m_rows = torch.ops.l1norm.l1_norm_with_denominator(x.t().contiguous(), [1])
+    assert_same_bits(y.t().contiguous(), y_rows)
+    assert_same_bits(m.view(-1), m_rows.view(-1))
+    gradient = torch.ops.l1norm.l1_norm_backward
+    rows = gradient(g.t().contiguous(), x.t().contiguous(), m_rows, [1])
+    assert_same_bits(gradient(g, x, m, [0]).t().contiguous(), rows)
+    assert_same_bits(l1norm.l1_norm_(x, 0), y)
 
 
 @pytest.mark.parametrize("inner", [16, 48, 80])

@@ -5,6 +5,10 @@
 #include "../operators.h"
 #include "tiles.h"
 
+#if __has_include(<unistd.h>)
+#include <unistd.h>
+#endif
+
 namespace l1norm::cpu {
 namespace {
 
@@ -81,10 +85,20 @@ void prepare_pages(const Call& c, const Layout& layout) {
   });
 }
 
+// 0 where nobody tells.
+int64_t last_cache_bytes() {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  static const int64_t bytes = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
+  return bytes;
+#else
+  return 0;
+#endif
+}
+
 template <typename Direction>
 void run_parts(const Call& c, int64_t part) {
   const int64_t threads = torch::stable::get_num_threads();
-  const Layout layout = make_layout(c, part, threads);
+  const Layout layout = make_layout(c, part, threads, last_cache_bytes() / std::max<int64_t>(threads, 1));
   prepare_pages(c, layout);
   run_tiles<Direction>(c, layout, threads);
 }
