@@ -97,12 +97,12 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
 
 // Whether that is better than other ways for such rows, which the device does not hold all at once. Forward, clusters
 // are faster up to some length (92 x 550001 float32: 0.946, here 0.912; 84 x 600001: 0.926 and 0.925; 77 x 650001: 0.84
-// and 0.91; 84 x 600001 bfloat16: 0.84 and 0.87, 671 rows 1.0 and 0.97, 153 x 660001 0.86 and 0.90). Backward
-// they are as long as they hold both rows, but for clusters of six or seven blocks of a multiprocessor each (200001:
-// 0.85 and 0.89, 230001 in eight: 0.89 and 0.87), and for halves, whose arithmetic needs two blocks on a multiprocessor
-// (262143 bfloat16: 0.91 and 0.75, 280001: 0.67 and 0.75). Chunks that wait in the L2 cache are where a block has no
-// room for two rows, and for many rows where it has none for three (15 x 1700001: 0.79, here 0.85; 8 x 3145728: 0.76
-// and 0.80; 200: 0.84 and 0.83; backward 7 x 450001: 0.54 and 0.58, 1700001: 0.74 and 0.78, 1900001: 0.74 and 0.685;
+// and 0.91; 84 x 600001 bfloat16: 0.84 and 0.87, 671 rows 1.0 and 0.97, 153 x 660001 0.86 and 0.90). Backward they are
+// as long as they hold both rows, but for clusters of six or seven blocks of a multiprocessor each (200001: 0.85 and
+// 0.89, 230001 in eight: 0.89 and 0.87), and for halves, whose arithmetic needs two blocks on a multiprocessor (262143
+// bfloat16: 0.91 and 0.75, 280001: 0.67 and 0.75). Chunks that wait in the L2 cache are where a block has no room for
+// two rows, and for many rows where it has none for three (15 x 1700001: 0.79, here 0.85; 10 x 2500001: 0.755 and 0.79;
+// 200 x 3145728: 0.84 and 0.83; backward 7 x 450001: 0.54 and 0.58, 1700001: 0.74 and 0.78, 1900001: 0.74 and 0.685;
 // 3500001 bfloat16: 0.67 and 0.78). Backward, doubles have too much arithmetic for one block's warps (225001: 0.65 and
 // 0.63).
 inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
