@@ -12,14 +12,12 @@ from pathlib import Path
 
 import torch
 
+from l1norm._cli.timing import HEAD_START_CYCLES
+
 # Input and result are this many times the cache before a case counts as larger than it.
 _SEVERAL = 4
 _LEAST_PAIRS, _MOST_PAIRS = 8, 64
 _CPU_BATCH_BYTES = 32 << 20
-
-# How long the GPU waits ahead of each function, a millisecond, so that the host is ahead of it when the time starts, on
-# a busy host too.
-_HEAD_START_CYCLES = 2_000_000
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -64,6 +62,6 @@ def before_each(device: torch.device, flush: bool) -> Callable[[], object] | Non
         if buffer is not None:
             buffer.amax()
         if cuda:
-            torch.cuda._sleep(_HEAD_START_CYCLES)
+            torch.cuda._sleep(HEAD_START_CYCLES)
 
     return prepare

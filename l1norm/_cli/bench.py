@@ -19,7 +19,7 @@ from . import command, contest, memory, report
 from .attempt import attempt
 from .exact import sample_rows
 from .peers import rivals, writing
-from .timing import CPU_ROUNDS, GPU_ROUNDS, interleave
+from .timing import CPU_ROUNDS, GPU_ROUNDS, HEAD_START_CYCLES, interleave
 
 # Rows for a thread each, a warp, a block, the headline's (a cluster of blocks, where there are any), the whole chip.
 _LENGTHS = (31, 1001, 8191, 65535, (1 << 24) - 1)
@@ -27,9 +27,6 @@ _HEADLINE = (32768, 65535)
 
 # How large the input of a default shape is; the headline has its own size on a GPU.
 _BYTES = {"cuda": 1 << 30, "cpu": 64 << 20}
-
-# How long the GPU waits ahead of each function, so that the host is ahead of it when the time starts.
-_HEAD_START_CYCLES = 500_000
 
 _COLUMNS = {"softmax": "softmax", "normalize": "F.normalize", "eager": "eager"}
 
@@ -152,7 +149,7 @@ def _timed(case: _Case, device: torch.device, result: dict[str, Any], shown: Pro
     rounds = GPU_ROUNDS if device.type == "cuda" else CPU_ROUNDS
     shown.update(task, description=f"{case.name}: timing, in interleaved rounds", total=rounds.most)
     running = {e.key: e.run for e in entrants if examined[e.key].failure is None}
-    before = partial(torch.cuda._sleep, _HEAD_START_CYCLES) if device.type == "cuda" else None
+    before = partial(torch.cuda._sleep, HEAD_START_CYCLES) if device.type == "cuda" else None
     timings = interleave(running, device, rounds, lambda: shown.advance(task), before)
     shown.update(task, total=timings.rounds)
     failures = {key: e.failure for key, e in examined.items() if e.failure} | timings.failed
