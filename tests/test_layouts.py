@@ -1,7 +1,6 @@
 """Strides: every layout gives the contiguous answer, in the layout of torch.empty_like."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -186,22 +185,14 @@ def test_columns_have_the_bits_of_rows(shape, dtype, device):
     assert_same_bits(m.movedim(dim, -1).contiguous(), m_rows)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-# Of values, of gradients.
+# Of values, of gradients; of one thread, whose tiles may be large.
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((4200, 1040), torch.float32), ((4096, 1040), torch.float32), ((4200, 528), torch.float64)],
     ids=str,
 )
-@pytest.mark.usefixtures("one_thread")
 def test_columns_that_the_last_cache_of_a_cpu_holds(shape, dtype):
+    torch.set_num_threads(1)
     x, g = (make_rows("lognormal", *shape, dtype=dtype, seed=seed) for seed in (1, 2))
     y, m = torch.ops.l1norm.l1_norm_with_denominator(x, [0])
     y_rows, m_rows = torch.ops.l1norm.l1_norm_with_denominator(x.t().contiguous(), [1])
