@@ -98,7 +98,7 @@ int64_t last_cache_bytes() {
 template <typename Direction>
 void run_parts(const Call& c, int64_t part) {
   const int64_t threads = torch::stable::get_num_threads();
-  const Layout layout = make_layout(c, part, threads, last_cache_bytes() / std::max<int64_t>(threads, 1));
+  const Layout layout = make_layout(c, part, threads, last_cache_bytes() / threads);
   prepare_pages(c, layout);
   run_tiles<Direction>(c, layout, threads);
 }

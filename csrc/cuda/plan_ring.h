@@ -75,7 +75,7 @@ constexpr int64_t least_ring_part(bool backward, int64_t element_size) {
   return (!backward ? 37 : element_size == 2 ? 56 : 46) << 10;
 }
 
-// Whether a block is at two rows and a half, or at three and more: in smaller parts more blocks are faster, else.
+// Whether a block is at two rows and a half, or at three and more; else smaller parts, of more blocks, are faster.
 inline bool has_rows_ahead(const Shape& shape, const RingPlan& plan) {
   return 10 * plan.stages >= (shape.backward ? 25 : 32) * plan.chunks;
 }
