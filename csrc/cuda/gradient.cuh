@@ -240,6 +240,11 @@ struct HeldPair : Share<T, kEdge, kStep> {
   std::conditional_t<kShared, InShared<RowPack, kPacks>, InRegisters<RowPack, kPacks>> held_x;
   Pack<T, 1> edge_g[2 * kEdge], edge_x[2 * kEdge];
 
+  // As Held's.
+  static __device__ __forceinline__ const T* packs_of(const Call& c, const Offsets& o) {
+    return static_cast<const T*>(c.output) + o.output;
+  }
+
   template <typename Wait = NoWait>
   __device__ __forceinline__ HeldPair(const Call& c, const Offsets& o, int64_t begin, int length, int line, int first_,
                                       int step_, int head_index, int tail_index, int unit = 1, uint4* places = nullptr,

@@ -77,8 +77,9 @@ struct Share {
   }
 };
 
-// What a thread keeps of a row. kAnyOutput: the output's alignment may differ from the input's. kStep and kStart are
-// Share's.
+// What a thread keeps of a row. kAnyOutput: the output's alignment may differ from the input's; then packs are the
+// output's where elements are halves, which are written one by one at a third of the speed that their words are read
+// at, and the input's otherwise. kStep and kStart are Share's.
 template <typename T, int kPacks, int kEdge = 1, bool kAnyOutput = true, int kStep = 0, Access kAccess = Access::kOnce,
           int kStart = kPackBytes>
 struct Held : Share<T, kEdge, kStep, kStart> {
@@ -93,11 +94,18 @@ struct Held : Share<T, kEdge, kStep, kStart> {
   using Element = T;
   using RowPack = Pack<T, kPack>;
   static constexpr int kHeld = kPacks;
+  static constexpr bool kByOutput = kAnyOutput && sizeof(T) == 2;
+  static constexpr int kAnywhere = 4;  // packs whose words are on their way at once
 
   const T* x;
   T* y;
   RowPack held[kPacks];
   Pack<T, 1> edge_value[2 * kEdge];
+
+  // The row at o, as far as its packs are concerned: parts that it is cut into begin where they do.
+  static __device__ __forceinline__ const T* packs_of(const Call& c, const Offsets& o) {
+    return kByOutput ? static_cast<const T*>(c.output) + o.output : static_cast<const T*>(c.input) + o.input;
+  }
 
   // The `length` elements of the row at o from its element `begin` on; the others as Share's.
   template <typename Wait = NoWait>
@@ -154,7 +162,7 @@ struct Held : Share<T, kEdge, kStep, kStart> {
         y[edge[e]] = one[0];
       }
     }
-    if (!kAnyOutput || reinterpret_cast<uintptr_t>(y + head) % sizeof(RowPack) == 0) {
+    if (!kAnyOutput || kByOutput || reinterpret_cast<uintptr_t>(y + head) % sizeof(RowPack) == 0) {
       divide_packs<true>(quotient, unproven, least...);
     } else {
       divide_packs<false>(quotient, unproven, least...);
@@ -184,12 +192,32 @@ struct Held : Share<T, kEdge, kStep, kStart> {
   template <typename Wait>
   __device__ __forceinline__ Held(const T* x_, T* y_, int length, int line, int first_, int step_, int head_index,
                                   int tail_index, int unit, const Wait& wait)
-      : Base(x_, length, line, first_, step_, head_index, tail_index, unit, kStep * kPacks, wait), x(x_), y(y_) {
-    const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
+      : Base(kByOutput ? y_ : x_, length, line, first_, step_, head_index, tail_index, unit, kStep * kPacks, wait),
+        x(x_),
+        y(y_) {
+    const auto load = [&](const auto& load_one) {
+      const RowPack* body = reinterpret_cast<const RowPack*>(x + head) + first;
 #pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      held[u] = load_pack<kAccess>(body, this->has(u));
-      body = next(body);
+      for (int u = 0; u < kPacks; ++u) {
+        held[u] = load_one(body, this->has(u));
+        body = next(body);
+      }
+    };
+    const auto load_whole = [](const RowPack* from, bool there) { return load_pack<kAccess>(from, there); };
+    if constexpr (kByOutput) {
+      if (reinterpret_cast<uintptr_t>(x + head) % sizeof(RowPack) == 0) {
+        load(load_whole);
+      } else {
+        int u = 0;
+        load([&](const RowPack* from, bool there) {
+          RowPack pack = load_anywhere<kAccess, kPack>(reinterpret_cast<const T*>(from), there);
+          // Words of few packs at a time, which take more registers than the packs.
+          if (++u % kAnywhere == 0) settle(pack);
+          return pack;
+        });
+      }
+    } else {
+      load(load_whole);
     }
     this->load_edge(x, edge_value);
   }
@@ -288,9 +316,10 @@ struct Part {
 
 // The row's parts have `packs` packs each, whole lines.
 template <typename T>
-__device__ __forceinline__ Part part_of_row(const T* x, int64_t length, int64_t packs, unsigned part, unsigned parts) {
+__device__ __forceinline__ Part part_of_row(const T* row, int64_t length, int64_t packs, unsigned part,
+                                            unsigned parts) {
   const int64_t elements = packs * (kPackBytes / static_cast<int>(sizeof(T)));
-  const auto start = [&](unsigned p) { return p == 0 ? 0 : min(elements_to(x, kLineBytes) + p * elements, length); };
+  const auto start = [&](unsigned p) { return p == 0 ? 0 : min(elements_to(row, kLineBytes) + p * elements, length); };
   return {start(part), part + 1 == parts ? length : start(part + 1)};
 }
 

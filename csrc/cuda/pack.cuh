@@ -54,6 +54,13 @@ __device__ __forceinline__ Pack<T, 1> element_of(const Pack<T, N>& pack, int k) 
   return element;
 }
 
+// Made before what follows is read from memory.
+template <typename T, int N>
+__device__ __forceinline__ void settle(Pack<T, N>& pack) {
+#pragma unroll
+  for (int u = 0; u < Pack<T, N>::kUnits; ++u) asm volatile("" : "+r"(pack.units[u])::"memory");
+}
+
 // A pack of N elements, element k being make(k).
 template <typename T, int N, typename Make>
 __device__ __forceinline__ Pack<T, N> make_pack(const Make& make) {

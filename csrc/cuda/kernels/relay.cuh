@@ -17,8 +17,8 @@ constexpr unsigned kAwaited = 16;  // sums that a thread waits for at a time
 template <typename Row>
 __device__ __forceinline__ Row chunk_of(const Call& c, const Task& task, unsigned chunks) {
   const Offsets o = c.geometry.rows.at(task.row);
-  const auto* x = static_cast<const typename Row::Element*>(c.input) + o.input;
-  const Part part = part_of_row(x, c.geometry.row.count, kRelayThreads * Row::kHeld, task.chunk, chunks);
+  const Part part =
+      part_of_row(Row::packs_of(c, o), c.geometry.row.count, kRelayThreads * Row::kHeld, task.chunk, chunks);
   const int thread = static_cast<int>(threadIdx.x);
   return Row(c, o, part.begin, static_cast<int>(part.end - part.begin), kLineBytes, thread, kRelayThreads, thread,
              thread);

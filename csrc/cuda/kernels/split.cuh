@@ -45,12 +45,12 @@ __global__ void __launch_bounds__(kResidentThreads<kPacks>)
   ask_ahead<false>(c);
   const unsigned row = blockIdx.x / s.blocks_a_row, rank = blockIdx.x - row * s.blocks_a_row;
   const Offsets o = c.geometry.rows.at(row);
-  const T* x = static_cast<const T*>(c.input) + o.input;
-  const Part part = part_of_row(x, c.geometry.row.count, s.slice, rank, s.blocks_a_row);
+  using Row = Held<T, kPacks, 1, !kShared>;
+  const Part part = part_of_row(Row::packs_of(c, o), c.geometry.row.count, s.slice, rank, s.blocks_a_row);
   const int thread = static_cast<int>(threadIdx.x);
   await_stream();
-  const Held<T, kPacks, 1, !kShared> held(c, o, part.begin, static_cast<int>(part.end - part.begin), kLineBytes, thread,
-                                          static_cast<int>(blockDim.x), thread, thread);
+  const Row held(c, o, part.begin, static_cast<int>(part.end - part.begin), kLineBytes, thread,
+                 static_cast<int>(blockDim.x), thread, thread);
   normalize_held<T, kPacks, kShared>(c, held, shared_packs, places,
                                      c.denominator != nullptr && rank == 0 ? o.denominator : -1,
                                      [&](const Sum& sum) { return row_sum(sum, s, row, rank); });
