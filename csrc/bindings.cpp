@@ -23,12 +23,12 @@ namespace {
 
 l1norm::Geometry geometry(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                           const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
-                          const std::vector<int64_t>& dims) {
+                          const std::vector<int64_t>& dims, const int64_t* denominator_strides = nullptr) {
   const int64_t rank = static_cast<int64_t>(sizes.size());
   const l1norm::Mask reduced = l1norm::reduced_dims(dims, rank);
   l1norm::Geometry g;
   if (!l1norm::make_geometry(static_cast<int>(rank), sizes.data(), strides.data(), grad_strides.data(),
-                             out_strides.data(), reduced.data(), g)) {
+                             out_strides.data(), denominator_strides, reduced.data(), g)) {
     throw std::runtime_error("more dimensions that cannot be merged than kernels walk");
   }
   return g;
@@ -37,9 +37,9 @@ l1norm::Geometry geometry(const std::vector<int64_t>& sizes, const std::vector<i
 // What kernels make of indices: {input, grad, output, denominator} of each of the rows, and of each of the elements.
 pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                         const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
-                        const std::vector<int64_t>& dims, const std::vector<int64_t>& rows,
-                        const std::vector<int64_t>& elements) {
-  const l1norm::Geometry g = geometry(sizes, strides, grad_strides, out_strides, dims);
+                        const std::vector<int64_t>& denominator_strides, const std::vector<int64_t>& dims,
+                        const std::vector<int64_t>& rows, const std::vector<int64_t>& elements) {
+  const l1norm::Geometry g = geometry(sizes, strides, grad_strides, out_strides, dims, denominator_strides.data());
   const auto all = [](const l1norm::Walk& walk, const std::vector<int64_t>& indices) {
     std::vector<std::array<int64_t, 4>> found;
     for (const int64_t i : indices) {
@@ -228,7 +228,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("overlaps_itself", &l1norm::overlaps_itself, pybind11::arg("sizes"), pybind11::arg("strides"),
         "Whether two indices of a strided view name one element.");
   m.def("offsets", &offsets, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("grad_strides"),
-        pybind11::arg("out_strides"), pybind11::arg("dims"), pybind11::arg("rows"), pybind11::arg("elements"),
+        pybind11::arg("out_strides"), pybind11::arg("denominator_strides"), pybind11::arg("dims"),
+        pybind11::arg("rows"), pybind11::arg("elements"),
         "Where rows start, and where elements lie in their row, in input, grad, output and denominator.");
   m.def("shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
         pybind11::arg("dims"), pybind11::arg("pack") = 1, pybind11::arg("aligned") = false,

@@ -16,6 +16,7 @@ namespace l1norm {
 
 // Dimensions that are left after merging; TensorIterator's limit.
 constexpr int kMaxDims = 25;
+constexpr int kMaxRank = 64;  // PyTorch's own limit
 
 struct Offsets {
   int64_t input;
@@ -130,28 +131,45 @@ inline bool make_walk(Dim* dims, int n, Walk& walk) {
   return true;
 }
 
-// reduced[d] tells whether dimension d is summed over; denominators are contiguous in the kept dimensions' order.
-// grad_strides are those of input in a call without a grad, so that it changes nothing. False where the tensor has more
-// dimensions that do not merge than kernels walk.
+// Strides of denominators, of which there is one a row: dense, in the order in which the output lies in memory, so that
+// they keep no dimensions from merging.
+inline void dense_denominators(int rank, const int64_t* sizes, const int64_t* output_strides, const bool* reduced,
+                               int64_t* strides) {
+  std::array<int, kMaxRank> inner_first;
+  for (int i = 0; i < rank; ++i) {
+    const int d = rank - 1 - i;
+    int at = i;
+    for (; at > 0 && output_strides[d] < output_strides[inner_first[at - 1]]; --at) {
+      inner_first[at] = inner_first[at - 1];
+    }
+    inner_first[at] = d;
+  }
+  int64_t stride = 1;
+  for (int i = 0; i < rank; ++i) {
+    const int d = inner_first[i];
+    strides[d] = stride;
+    if (!reduced[d]) stride *= std::max<int64_t>(sizes[d], 1);
+  }
+}
+
+// reduced[d] tells whether dimension d is summed over. grad_strides are those of input in a call without a grad, so
+// that it changes nothing; denominator_strides are null where a call has no denominators. False where the tensor has
+// more dimensions that do not merge than kernels walk.
 inline bool make_geometry(int rank, const int64_t* sizes, const int64_t* input_strides, const int64_t* grad_strides,
-                          const int64_t* output_strides, const bool* reduced, Geometry& geometry) {
-  constexpr int kMaxRank = 64;  // PyTorch's own limit
+                          const int64_t* output_strides, const int64_t* denominator_strides, const bool* reduced,
+                          Geometry& geometry) {
   if (rank > kMaxRank) return false;
   std::array<Dim, kMaxRank> rows, row;
   int n_rows = 0, n_row = 0;
-  int64_t denominator_stride = 1;
-  for (int d = rank - 1; d >= 0; --d) {
+  for (int d = 0; d < rank; ++d) {
     Dim dim{sizes[d], {input_strides[d], grad_strides[d], output_strides[d], 0}};
     if (reduced[d]) {
       row[n_row++] = dim;
     } else {
-      dim.stride.denominator = denominator_stride;
-      denominator_stride *= sizes[d];
+      if (denominator_strides != nullptr) dim.stride.denominator = denominator_strides[d];
       rows[n_rows++] = dim;
     }
   }
-  std::reverse(rows.begin(), rows.begin() + n_rows);
-  std::reverse(row.begin(), row.begin() + n_row);
   return make_walk(rows.data(), n_rows, geometry.rows) && make_walk(row.data(), n_row, geometry.row);
 }
 

@@ -14,10 +14,29 @@ namespace l1norm {
 template <auto run>
 struct Operators {
   static void call(const View& input, const Mask& reduced, int64_t reduction, double eps, const View& out,
-                   void* denominator, bool fresh_output) {
-    Call c = make_call(input, nullptr, reduced, reduction, eps, out, fresh_output);
+                   bool fresh_output) {
+    Call c = make_call(input, nullptr, reduced, reduction, eps, out, nullptr, fresh_output);
+    run(c);
+  }
+
+  static void call(const View& input, const Mask& reduced, int64_t reduction, double eps, const View& out,
+                   void* denominator, const int64_t* denominator_strides, bool fresh_output) {
+    Call c = make_call(input, nullptr, reduced, reduction, eps, out, denominator_strides, fresh_output);
     c.denominator = denominator;
     run(c);
+  }
+
+  struct Pair {
+    Owned output, denominator;
+  };
+
+  static Pair make_pair(const View& in, const Mask& reduced, int64_t reduction, double eps, DType result) {
+    Owned output = empty_like(in, result);
+    const View out = view_of_new(output, in, result);
+    const DenominatorLayout layout(out, reduced);
+    Owned denominator = empty_denominator(out, layout);
+    call(in, reduced, reduction, eps, out, data_of(denominator), layout.strides.data(), true);
+    return {std::move(output), std::move(denominator)};
   }
 
   static Tensor l1_norm(const Tensor& input, const Dims& dim, int64_t reduction, double eps, OptionalScalarType dtype) {
@@ -25,7 +44,7 @@ struct Operators {
     const Mask reduced = reduced_dims(dim, in.rank());
     const DType result = result_dtype(in, dtype);
     Owned output = empty_like(in, result);
-    call(in, reduced, reduction, eps, view_of_new(output, in, result), nullptr, true);
+    call(in, reduced, reduction, eps, view_of_new(output, in, result), true);
     return Tensor(output.release());
   }
 
@@ -33,12 +52,12 @@ struct Operators {
                           const Tensor& out) {
     const View in(input), o(out);
     check_out(in, dtype, o);
-    call(in, reduced_dims(dim, in.rank()), reduction, eps, o, nullptr, false);
+    call(in, reduced_dims(dim, in.rank()), reduction, eps, o, false);
   }
 
   static void l1_norm_(const Tensor& self, const Dims& dim, int64_t reduction, double eps) {
     const View view(self);
-    call(view, reduced_dims(dim, view.rank()), reduction, eps, view, nullptr, false);
+    call(view, reduced_dims(dim, view.rank()), reduction, eps, view, false);
   }
 
   static std::tuple<Tensor, Tensor> l1_norm_with_denominator(const Tensor& input, const Dims& dim, int64_t reduction,
@@ -46,9 +65,8 @@ struct Operators {
     const View in(input);
     const Mask reduced = reduced_dims(dim, in.rank());
     const DType result = result_dtype(in, dtype);
-    Owned output = empty_like(in, result), denominator = empty_denominator(in, reduced, result);
-    call(in, reduced, reduction, eps, view_of_new(output, in, result), data_of(denominator), true);
-    return {Tensor(output.release()), Tensor(denominator.release())};
+    Pair pair = make_pair(in, reduced, reduction, eps, result);
+    return {Tensor(pair.output.release()), Tensor(pair.denominator.release())};
   }
 
   static void l1_norm_with_denominator_out(const Tensor& input, const Dims& dim, int64_t reduction, double eps,
@@ -57,7 +75,9 @@ struct Operators {
     check_out(in, dtype, o);
     const Mask reduced = reduced_dims(dim, in.rank());
     check_denominator(d, in, reduced, *o.dtype, "denominator");
-    call(in, reduced, reduction, eps, o, d.write(), false);
+    STD_TORCH_CHECK(d.contiguous || DenominatorLayout(o, reduced).is_of(d),
+                    "l1_norm: denominator must be contiguous, or as dense and in the order of out");
+    call(in, reduced, reduction, eps, o, d.write(), d.strides.data(), false);
   }
 
   static DType result_dtype(const View& input, OptionalScalarType dtype) {
@@ -78,7 +98,7 @@ struct Operators {
     Owned output;
     if (is_plain(in, s)) {
       output = empty_like(in, *in.dtype);
-      call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, view_of_new(output, in, *in.dtype), nullptr, true);
+      call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, view_of_new(output, in, *in.dtype), true);
     } else {
       output = undefined();
     }
@@ -90,18 +110,10 @@ struct Operators {
     const Owned input = pop(stack[0]);
     const Settings s = with_settings ? pop_settings(stack + 1) : Settings{};
     const View in(input.get());
-    Owned output, denominator;
-    if (is_plain(in, s)) {
-      const Mask reduced = reduced_dims(s.dim, in.rank());
-      output = empty_like(in, *in.dtype);
-      denominator = empty_denominator(in, reduced, *in.dtype);
-      call(in, reduced, s.reduction, s.eps, view_of_new(output, in, *in.dtype), data_of(denominator), true);
-    } else {
-      output = undefined();
-      denominator = undefined();
-    }
-    stack[0] = boxing::from(output.release());
-    stack[1] = boxing::from(denominator.release());
+    Pair pair = is_plain(in, s) ? make_pair(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, *in.dtype)
+                                : Pair{undefined(), undefined()};
+    stack[0] = boxing::from(pair.output.release());
+    stack[1] = boxing::from(pair.denominator.release());
   }
 
   template <bool with_settings>
@@ -111,7 +123,7 @@ struct Operators {
     const View in(input.get()), o(out.get());
     const bool plain = is_plain(in, s) && o.dtype == in.dtype && o.same_device(in) && o.sizes.equals(in.sizes) &&
                        in.contiguous && o.contiguous && !overlap_partly(in, o);
-    if (plain) call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, o, nullptr, false);
+    if (plain) call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, o, false);
     stack[0] = boxing::from(plain);
   }
 
@@ -136,9 +148,23 @@ struct BackwardOperators {
   static Owned call(const View& input, const View& grad, const Mask& reduced, int64_t reduction, double eps,
                     const View& denominator, const View* grad_denominator) {
     Owned output = empty_like(input, *input.dtype);
-    Call c = make_call(input, &grad, reduced, reduction, eps, view_of_new(output, input, *input.dtype), true);
-    c.denominator = const_cast<void*>(denominator.read());
-    if (grad_denominator != nullptr) c.grad_denominator = grad_denominator->read();
+    const View out = view_of_new(output, input, *input.dtype);
+    const DenominatorLayout layout(out, reduced);
+    Call c = make_call(input, &grad, reduced, reduction, eps, out, layout.strides.data(), true);
+    // Kernels want denominators as forward calls make them; they rarely come in another order.
+    const auto laid_out = [&](const View& t, Owned& copy) {
+      if (layout.is_of(t)) return const_cast<void*>(t.read());
+      copy = empty_denominator(out, layout);
+      AtenTensorHandle to = nullptr, from = nullptr;
+      TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(copy.get(), &to));
+      TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(t.tensor, &from));
+      Tensor target(to);
+      torch::stable::copy_(target, Tensor(from));
+      return data_of(copy);
+    };
+    Owned denominators, gradients;
+    c.denominator = laid_out(denominator, denominators);
+    if (grad_denominator != nullptr) c.grad_denominator = laid_out(*grad_denominator, gradients);
     if (c.geometry.rows.count > 0 && c.geometry.row.count > 0) run(c);
     return output;
   }
@@ -151,16 +177,11 @@ struct BackwardOperators {
     STD_TORCH_CHECK(is_gradient(grad, in),
                     "l1_norm: grad_output must have the dtype and the sizes of input and be on its device");
     const Mask reduced = reduced_dims(dim, in.rank());
-    const auto one_a_row = [&](const Tensor& t, const char* name) {
-      const Tensor result = t.is_contiguous() ? t : torch::stable::contiguous(t);
-      check_denominator(View(result), in, reduced, dtype, name);
-      return result;
-    };
-    const Tensor divisors = one_a_row(denominator, "denominator");
-    const View d(divisors);
+    const View d(denominator);
+    check_denominator(d, in, reduced, dtype, "denominator");
     if (!grad_denominator) return Tensor(call(in, grad, reduced, reduction, eps, d, nullptr).release());
-    const Tensor gradients = one_a_row(*grad_denominator, "grad_denominator");
-    const View h(gradients);
+    const View h(*grad_denominator);
+    check_denominator(h, in, reduced, dtype, "grad_denominator");
     return Tensor(call(in, grad, reduced, reduction, eps, d, &h).release());
   }
 

@@ -183,16 +183,36 @@ inline void* data_of(const Owned& tensor) {
   return p;
 }
 
-// One number a row; the rank is at most 64.
-inline Owned empty_denominator(const View& input, const Mask& reduced, DType dtype) {
-  std::array<int64_t, 64> sizes, strides;
-  int64_t stride = 1;
-  for (size_t d = input.sizes.size(); d-- > 0;) {
-    sizes[d] = reduced[d] ? 1 : input.sizes[d];
-    strides[d] = stride;
-    stride *= std::max<int64_t>(sizes[d], 1);
+// How denominators lie that belong to such an output: one number a row.
+struct DenominatorLayout {
+  DenominatorLayout(const View& output, const Mask& reduced) {
+    STD_TORCH_CHECK(output.rank() <= kMaxRank, "l1_norm: input has more than ", kMaxRank, " dimensions");
+    for (size_t d = 0; d < output.sizes.size(); ++d) sizes[d] = reduced[d] ? 1 : output.sizes[d];
+    if (!output.contiguous) {
+      dense_denominators(static_cast<int>(output.rank()), output.sizes.data(), output.strides.data(), reduced.data(),
+                         strides.data());
+      return;
+    }
+    int64_t stride = 1;
+    for (size_t d = output.sizes.size(); d-- > 0;) {
+      strides[d] = stride;
+      stride *= std::max<int64_t>(sizes[d], 1);
+    }
   }
-  return empty_strided(input, sizes.data(), strides.data(), denominator_dtype(dtype));
+
+  // Whether a tensor of these sizes lies so.
+  bool is_of(const View& t) const {
+    for (size_t d = 0; d < t.sizes.size(); ++d) {
+      if (sizes[d] > 1 && t.strides[d] != strides[d]) return false;
+    }
+    return true;
+  }
+
+  std::array<int64_t, kMaxRank> sizes, strides;
+};
+
+inline Owned empty_denominator(const View& output, const DenominatorLayout& layout) {
+  return empty_strided(output, layout.sizes.data(), layout.strides.data(), denominator_dtype(*output.dtype));
 }
 
 // Whether contiguous tensors of one shape and dtype share memory without being one.
@@ -230,9 +250,10 @@ inline bool is_plain(const View& input, const Settings& s) {
          s.eps >= 0.0;
 }
 
-// All of a call but its denominators. grad: null in a forward call.
+// All of a call but its denominators, of which it takes the strides: null where there are none. grad: null in a forward
+// call.
 inline Call make_call(const View& input, const View* grad, const Mask& reduced, int64_t reduction, double eps,
-                      const View& out, bool fresh_output) {
+                      const View& out, const int64_t* denominator_strides, bool fresh_output) {
   STD_TORCH_CHECK(reduction == 1 || reduction == 2, "l1_norm: reduction must be 1 (mean) or 2 (sum), got ", reduction);
   STD_TORCH_CHECK(eps >= 0.0, "l1_norm: eps must be at least 0, got ", eps);
   STD_TORCH_CHECK(out.sizes.equals(input.sizes), "l1_norm: out must have the sizes of input");
@@ -241,9 +262,10 @@ inline Call make_call(const View& input, const View* grad, const Mask& reduced, 
   c.input_dtype = checked(input.dtype, "input");
   c.dtype = checked(out.dtype, "out");
   const View& other = grad == nullptr ? input : *grad;
-  STD_TORCH_CHECK(make_geometry(static_cast<int>(input.rank()), input.sizes.data(), input.strides.data(),
-                                other.strides.data(), out.strides.data(), reduced.data(), c.geometry),
-                  "l1_norm: the tensors have more than ", kMaxDims, " dimensions that cannot be merged");
+  STD_TORCH_CHECK(
+      make_geometry(static_cast<int>(input.rank()), input.sizes.data(), input.strides.data(), other.strides.data(),
+                    out.strides.data(), denominator_strides, reduced.data(), c.geometry),
+      "l1_norm: the tensors have more than ", kMaxDims, " dimensions that cannot be merged");
   c.input = input.read();
   c.grad = grad == nullptr ? nullptr : grad->read();
   c.output = out.write();
@@ -259,15 +281,15 @@ inline Call make_call(const View& input, const View* grad, const Mask& reduced, 
 }
 
 inline bool is_denominator(const View& t, const View& input, const Mask& reduced, DType dtype) {
-  return t.dtype == denominator_dtype(dtype) && t.contiguous && t.same_device(input) &&
-         has_kept_sizes(t, input, reduced);
+  return t.dtype == denominator_dtype(dtype) && t.same_device(input) && has_kept_sizes(t, input, reduced);
 }
 
 inline void check_denominator(const View& denominator, const View& input, const Mask& reduced, DType dtype,
                               const char* name) {
-  STD_TORCH_CHECK(is_denominator(denominator, input, reduced, dtype), "l1_norm: ", name,
-                  " must be contiguous, float64 for a float64 result and float32 otherwise, on the device of input, "
-                  "and have the sizes of input with 1 for each reduced dimension");
+  STD_TORCH_CHECK(
+      is_denominator(denominator, input, reduced, dtype), "l1_norm: ", name,
+      " must be float64 for a float64 result and float32 otherwise, on the device of input, and have the sizes "
+      "of input with 1 for each reduced dimension");
 }
 
 }  // namespace l1norm

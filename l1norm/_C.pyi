@@ -27,6 +27,7 @@ def offsets(
     grad_strides: list[int],
     out_strides: list[int],
     dims: list[int],
+    denominator_strides: list[int],
     rows: list[int],
     elements: list[int],
 ) -> tuple[list[list[int]], list[list[int]]]: ...

@@ -31,6 +31,11 @@ def contiguous(sizes):
     return [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
 
 
+def one_a_row(sizes, kept):
+    """Strides of divisors that lie in the kept dimensions' order."""
+    return contiguous([n if d in kept else 1 for d, n in enumerate(sizes)])
+
+
 @st.composite
 def strided(draw, sizes, far=1):
     """Strides of a view in any order of dimensions, with steps, gaps and zeros; `far` is the smallest."""
@@ -71,7 +76,8 @@ def test_merged_loops_visit_what_nested_loops_do(view):
     split = [[[sizes[d] for d in part], *([strides[d] for d in part] for strides in operands)] for part in (kept, dims)]
     (row_sizes, *row_strides), (sizes_within, *strides_within) = split
     count, length = math.prod(row_sizes), math.prod(sizes_within)
-    rows, elements = _C.offsets(sizes, *operands, dims, list(range(count)), list(range(length)))
+    divisors = one_a_row(sizes, kept)
+    rows, elements = _C.offsets(sizes, *operands, divisors, dims, list(range(count)), list(range(length)))
     # A row is known by its divisor, which lie in the kept dimensions' order; within a row any order will do.
     expected = list(zip(*(nested(row_sizes, s) for s in row_strides), range(count), strict=True))
     assert sorted(map(tuple, rows)) == sorted(expected)
@@ -109,7 +115,7 @@ def test_large_indices_give_the_offsets_of_python_integers(view):
     parts = [[d for d in range(len(sizes)) if d not in dims], dims]
     counts = [math.prod(sizes[d] for d in part) for part in parts]
     asked = [[0, n - 1, *(min(int(f * n), n - 1) for f in fractions)] for n in counts]
-    found = _C.offsets(sizes, strides, grad_strides, out_strides, dims, *asked)
+    found = _C.offsets(sizes, strides, grad_strides, out_strides, one_a_row(sizes, parts[0]), dims, *asked)
     for part, indices, offsets in zip(parts, asked, found, strict=True):
         seen = {}
         for index, (there, grad, out, denominator) in zip(indices, offsets, strict=True):
@@ -131,8 +137,8 @@ def test_large_indices_give_the_offsets_of_python_integers(view):
 @pytest.mark.parametrize("power", [31, 32, 40, 50, 60])
 def test_offsets_past_a_power_of_two(power):
     far = (1 << power) + 5
-    rows, elements = _C.offsets([2, 3], [far, 1], [3, 1], [1, 2], [1], [0, 1], [0, 1, 2])
+    rows, elements = _C.offsets([2, 3], [far, 1], [3, 1], [1, 2], [1, 1], [1], [0, 1], [0, 1, 2])
     assert rows == [[0, 0, 0, 0], [far, 3, 1, 1]]
     assert elements == [[0, 0, 0, 0], [1, 1, 2, 0], [2, 2, 4, 0]]
-    rows, elements = _C.offsets([2, far], [far, 1], [far, 1], [1, 2], [1], [1], [far - 1])
+    rows, elements = _C.offsets([2, far], [far, 1], [far, 1], [1, 2], [1, 1], [1], [1], [far - 1])
     assert (rows, elements) == ([[far, far, 1, 1]], [[far - 1, far - 1, 2 * far - 2, 0]])

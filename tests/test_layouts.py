@@ -5,9 +5,10 @@ import itertools
 import pytest
 import torch
 from exact import assert_exact, assert_exact_denominator, assert_same_bits
-from samples import DTYPES, make_rows
+from samples import DTYPES, make_rows, meta
 
 import l1norm
+from l1norm import _C
 
 SHAPE = (4, 6, 5, 8)
 
@@ -241,3 +242,34 @@ def test_gradients_of_columns_are_accurate(shape, device):
     product = g * x / m
     error = (gradient.double() - (g - x.sign() * product.mean(dim, True)) / m).abs()
     assert bool((error <= 2 * 2**-24 * (g.abs() + product.abs().mean(dim, True)) / m).all())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3), (3, 1, 0, 2), (2, 3, 0, 1), (3, 2, 1, 0)], ids=str)
+def test_divisors_lie_in_the_order_of_the_result(order, device):
+    x = make_rows("randn", 3, 4, 5, 6, device=device).permute(order)
+    g = make_rows("randn", *x.shape, device=device, seed=1)
+    plain = x.contiguous()
+    for dim in range(4):
+        y, m = torch.ops.l1norm.l1_norm_with_denominator(x, [dim])
+        assert y.stride() == x.stride()
+        assert m.stride() == torch.empty_like(x.narrow(dim, 0, 1)).stride()
+        m_plain = torch.ops.l1norm.l1_norm_with_denominator(plain, [dim])[1]
+        assert m_plain.is_contiguous()
+        assert_same_bits(m, m_plain)
+        gradients = [torch.ops.l1norm.l1_norm_backward(g, x, t, [dim]) for t in (m, m_plain)]
+        assert_same_bits(*gradients)
+        out, there = torch.empty_like(x), torch.empty_like(m)
+        for t in (there, torch.empty_like(m, memory_format=torch.contiguous_format)):
+            torch.ops.l1norm.l1_norm_with_denominator.out(x, [dim], out=out, denominator=t)
+            assert_same_bits(t, m)
+    with pytest.raises(RuntimeError, match="denominator must be contiguous, or as dense and in the order of out"):
+        torch.ops.l1norm.l1_norm_with_denominator.out(
+            x, [0], out=out, denominator=m.new_empty(1, *x.shape[1:], 2)[..., 0]
+        )
+
+
+def test_rows_of_dimensions_in_any_order_follow_each_other_without_a_gap():
+    base = meta(34, 16, 185, 2)
+    for order in ((0, 1, 2, 3), (1, 0, 2, 3), (2, 1, 0, 3), (1, 2, 0, 3)):
+        x = base.permute(order)
+        assert _C.shape(list(x.shape), list(x.stride()), list(x.stride()), [3])["dense"]

@@ -7,11 +7,18 @@ from torch import Tensor
 
 
 def empty_denominator(output: Tensor, dim: Sequence[int]) -> Tensor:
-    """The divisors of a result, unwritten: reduced dimensions kept as 1 (all if no dim), float32 for half types."""
-    dims = {d % max(output.dim(), 1) for d in dim}
-    sizes = [1 if not dims or d in dims else size for d, size in enumerate(output.shape)]
+    """The divisors of a result, unwritten: reduced dimensions kept as 1 (all if no dim), float32 for half types.
+
+    They lie in the order in which the result does.
+    """
+    dims = {d % max(output.dim(), 1) for d in dim} or set(range(output.dim()))
     dtype = torch.float64 if output.dtype is torch.float64 else torch.float32
-    return output.new_empty(sizes, dtype=dtype)
+    if output.is_contiguous():
+        sizes = [1 if d in dims else size for d, size in enumerate(output.shape)]
+        return output.new_empty(sizes, dtype=dtype)
+    for d in dims:
+        output = output.narrow(d, 0, 1)
+    return torch.empty_like(output, dtype=dtype)
 
 
 @torch.library.register_fake("l1norm::l1_norm")
