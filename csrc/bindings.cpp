@@ -62,8 +62,9 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["held"] = g.unit_stride();
   d["dense"] = g.dense();
   const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike), pack);
-  d["lattice"] =
-      pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed, l.interleaved, l.apart);
+  d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed,
+                                      l.interleaved, l.apart, l.run);
+  d["beside"] = pybind11::make_tuple(l.beside.columns, l.beside.gapless);
   return d;
 }
 
@@ -79,9 +80,11 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     int threads_per_multiprocessor, int shared_bytes, int shared_bytes_per_multiprocessor,
                     int64_t l2_bytes, int max_cluster, int widest_cluster, double bytes_per_cycle, bool backward,
                     bool at_packs,
-                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t>& lattice) {
+                    const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t, int64_t>& lattice,
+                    const std::tuple<int64_t, bool>& beside) {
   using namespace l1norm::cuda;
-  const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart] = lattice;
+  const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart, run] = lattice;
+  const auto& [columns_beside, gapless] = beside;
   const int64_t size = l1norm::element_size(static_cast<l1norm::DType>(dtype));
   const Plan p = make_plan({rows,
                             length,
@@ -91,7 +94,18 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                             aligned,
                             backward,
                             at_packs,
-                            {units, steps, inner, columns, elements, along, size, skewed, interleaved, apart}},
+                            {units,
+                             steps,
+                             inner,
+                             columns,
+                             elements,
+                             along,
+                             size,
+                             skewed,
+                             interleaved,
+                             apart,
+                             run,
+                             {columns_beside, gapless}}},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster, widest_cluster, false, bytes_per_cycle},
                            wanted_kernel);
@@ -133,6 +147,14 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["ahead"] = p.relay.ahead;
       d["kept"] = p.relay.kept;
       d["turns_back"] = p.relay.turns_back();
+      break;
+    case Kernel::kColumnTile:
+      d["lanes"] = p.column_tile.lanes;
+      d["width"] = p.column_tile.width;
+      d["segments"] = p.column_tile.segments;
+      d["threads"] = p.column_tile.threads;
+      d["tile_bytes"] = p.column_tile.tile_bytes;
+      d["blocks"] = ceil_div(p.column_tile.tiles, p.column_tile.threads / 32);
       break;
     case Kernel::kStrided:
       d["lanes"] = p.strided.lanes;
@@ -247,7 +269,8 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"), pybind11::arg("max_cluster"),
       pybind11::arg("widest_cluster"), pybind11::arg("bytes_per_cycle"), pybind11::arg("backward") = false,
       pybind11::arg("at_packs") = false,
-      pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0),
+      pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0, 0),
+      pybind11::arg("beside") = std::make_tuple(0, false),
       "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
       "multiprocessors (0: launches do not start staggered). dtype: its number in ATen; held: a row's elements "
       "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
@@ -255,10 +278,12 @@ PYBIND11_MODULE(_C, m) {
       "multiple of 16 bytes; lattice: "
       "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
       "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
-      "whether steps follow each other without a gap, bytes from step to step.");
+      "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
+      "beside: columns side by side in memory, "
+      "whether nothing lies between all of them.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', "
-        "'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
+        "'column_tile', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

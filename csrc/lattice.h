@@ -2,6 +2,7 @@
 // them. Pure and host-only.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 
 #include "call.h"
@@ -11,6 +12,13 @@ namespace l1norm {
 
 // What a thread holds of neighbours in memory: a pack of as many rows, a pack of one row, or elements one by one.
 enum class Unit { kColumns, kSegment, kElement };
+
+// Columns side by side in memory, whose steps lie alike in packs in all operands. No columns: there are none that lie
+// so.
+struct Beside {
+  int64_t columns = 0;
+  bool gapless = false;  // all of them, and those behind them, follow each other without a gap
+};
 
 struct Lattice {
   Geometry geometry;  // of units and steps, in place of rows and their elements
@@ -24,6 +32,7 @@ struct Lattice {
   // each other without a gap.
   bool skewed;
   bool interleaved;
+  Beside beside;
 };
 
 namespace lattice {
@@ -85,11 +94,35 @@ inline bool are_beside(const Lattice& l, int64_t pack) {
          steps.dims == 1 && alike(units) && alike(steps);
 }
 
+// alike: input, grad and output start equally far from a pack.
+inline Beside beside_of(const Geometry& g, int64_t pack, bool alike) {
+  const Walk &rows = g.rows, &row = g.row;
+  const auto has_stride = [](const Walk& walk, int d, int64_t stride) {
+    const Offsets& s = walk.stride[d];
+    return s.input == stride && s.grad == stride && s.output == stride;
+  };
+  if (!alike || rows.dims == 0 || row.dims != 1) return {};
+  const int last = rows.dims - 1;
+  if (!has_stride(rows, last, 1)) return {};
+  const auto in_packs = [&](const Walk& walk, int dims) {
+    for (int d = 0; d < dims; ++d) {
+      const Offsets& s = walk.stride[d];
+      if ((s.input - s.output) % pack != 0 || (s.grad - s.output) % pack != 0) return false;
+    }
+    return true;
+  };
+  if (!in_packs(rows, last) || !in_packs(row, 1)) return {};
+  const int64_t columns = rows.size[last];
+  const bool follow = last == 0 || (last == 1 && has_stride(rows, 0, columns * row.count) &&
+                                    rows.stride[0].denominator == columns * rows.stride[1].denominator);
+  return {columns, has_stride(row, 0, columns) && follow};
+}
+
 }  // namespace lattice
 
 // aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one.
 inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike) {
-  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false};
+  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, lattice::beside_of(g, pack, alike)};
   Walk &units = l.geometry.rows, &steps = l.geometry.row;
   if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
     l.unit = Unit::kColumns;

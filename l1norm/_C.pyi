@@ -16,7 +16,8 @@ class Shape(TypedDict):
     length: int
     held: bool
     dense: bool
-    lattice: tuple[int, int, int, int, int, bool, bool, bool, int]
+    lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int]
+    beside: tuple[int, bool]
 
 def build_info() -> BuildInfo: ...
 def overlap(sizes: list[int], strides_a: list[int], strides_b: list[int], distance: int) -> bool: ...
@@ -26,8 +27,8 @@ def offsets(
     strides: list[int],
     grad_strides: list[int],
     out_strides: list[int],
-    dims: list[int],
     denominator_strides: list[int],
+    dims: list[int],
     rows: list[int],
     elements: list[int],
 ) -> tuple[list[list[int]], list[list[int]]]: ...
@@ -60,6 +61,7 @@ def plan(
     bytes_per_cycle: float,
     backward: bool = False,
     at_packs: bool = False,
-    lattice: tuple[int, int, int, int, int, bool, bool, bool, int] = ...,
+    lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int] = ...,
+    beside: tuple[int, bool] = ...,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

@@ -23,6 +23,7 @@ _REASON = {
     "split": "rows in the registers and shared memory of blocks all over the device",
     "ring": "rows in turn in the shared memory of groups of blocks, those to come loaded ahead",
     "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
+    "column_tile": "tiles of rows side by side in shared memory, a thread a row",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
     "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
     "two_pass": "a block a row, which it reads twice: a row that is cast, or that suits no other kernel",
@@ -152,7 +153,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         walk.shape["dense"],
         all(distance % _PACK_BYTES == 0 for distance in apart),
         at_packs=walk.at_packs,
-        **({"lattice": walk.shape["lattice"]} if walk.source is result else {}),
+        **({name: walk.shape[name] for name in ("lattice", "beside")} if walk.source is result else {}),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )
     return plan

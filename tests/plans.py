@@ -94,12 +94,34 @@ KINDS = {
 
 
 def plan_lattice(
-    name, kind, units, steps, inner, dtype, backward=False, skewed=False, interleaved=False, apart=0
+    name,
+    kind,
+    units,
+    steps,
+    inner,
+    dtype,
+    backward=False,
+    skewed=False,
+    interleaved=False,
+    apart=0,
+    run=None,
+    gapless=None,
 ) -> dict:
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
-    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, apart)
+    lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, apart, steps if run is None else run)
+    # gapless: None where columns are not to be taken in tiles.
+    beside = (0, False) if gapless is None else (inner * columns, gapless)
     return _C.plan(
-        units * columns, steps, NUMBER[dtype], False, False, False, **GPUS[name], backward=backward, lattice=lattice
+        units * columns,
+        steps,
+        NUMBER[dtype],
+        False,
+        False,
+        False,
+        **GPUS[name],
+        backward=backward,
+        lattice=lattice,
+        beside=beside,
     )
 
 

@@ -141,6 +141,7 @@ FOLLOWERS = {
     "split": ((1, 400_000), 1, {}),
     "ring": ((40, 600_001), 1, {}),
     "relay": ((5, 5_000_001), 1, {}),
+    "column_tile": ((2000, 40, 17), 1, {}),
     "strided": ((8, 500, 64), 1, {}),
     "strided, whole columns": ((500, 3, 64), 1, {}),
     "strided, rows that take turns": ((30, 2000, 3), 1, {}),

@@ -42,7 +42,7 @@ def h200(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties("H200"))
     asked = []
 
-    def plan(*arguments, at_packs, lattice=None, **device):
+    def plan(*arguments, at_packs, lattice=None, beside=None, **device):
         assert device == GPUS["H200"]
         asked.append((*arguments, at_packs, lattice))
         return {"kernel": "warp"}
@@ -221,9 +221,9 @@ def test_the_plan_is_asked_for_what_is_there(dtype, h200):
     }
     pack = 16 // dtype.itemsize
     if pack < 8:
-        assert lattice == (8, 100 // pack, 8, 1, 1, True, False, False, 16)
+        assert lattice == (8, 100 // pack, 8, 1, 1, True, False, False, 16, 100 // pack)
     else:  # not whole packs
-        assert lattice == (8, 100, 8, 1, pack, True, False, False, dtype.itemsize)
+        assert lattice == (8, 100, 8, 1, pack, True, False, False, dtype.itemsize, 100)
     assert _explain._NUMBER == NUMBER
 
 
@@ -244,12 +244,12 @@ def test_a_row_is_held_where_neighbours_are_neighbours_in_memory(h200):
 
 def test_a_lattice_is_of_packs_where_all_is_aligned(h200):
     x = place((64, 128), 0)
-    assert h200(x, 0)["lattice"] == (32, 64, 32, 4, 1, False, False, False, 512)
-    assert h200(x[:, ::2], 1)["lattice"] == (64, 64, 64, 1, 4, True, False, False, 8)
+    assert h200(x, 0)["lattice"] == (32, 64, 32, 4, 1, False, False, False, 512, 64)
+    assert h200(x[:, ::2], 1)["lattice"] == (64, 64, 64, 1, 4, True, False, False, 8, 64)
     for apart in (place((64, 128), 1), place((64, 128), 0, row=129)):
-        assert h200(apart, 0)["lattice"] == (128, 64, 128, 1, 4, False, False, False, apart.stride(0) * 4)
+        assert h200(apart, 0)["lattice"] == (128, 64, 128, 1, 4, False, False, False, apart.stride(0) * 4, 64)
         step = max(x.stride(0), apart.stride(0)) * 4
-        assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False, False, False, step)
+        assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False, False, False, step, 64)
     assert h200(x, 0, dtype=torch.float64)["lattice"] is None
 
 

@@ -28,7 +28,18 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
     (event,) = events
     (kernel,) = [
         k
-        for k in ("tile", "warp", "resident", "split", "ring", "relay", "strided", "strided_relay", "two_pass")
+        for k in (
+            "tile",
+            "warp",
+            "resident",
+            "split",
+            "ring",
+            "relay",
+            "column_tile",
+            "strided",
+            "strided_relay",
+            "two_pass",
+        )
         if f"::{k}_kernel" in event["name"]
     ]
     return kernel, event["args"]["grid"][0], event["args"]["block"][0]
@@ -52,6 +63,8 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((300, 5000), 0, None, "strided"),
         ((70_000, 3), 0, None, None),
         ((4, 301, 77), 1, None, "strided"),
+        ((3000, 17, 70), 1, None, "column_tile"),
+        ((3, 5, 200_001), 1, None, "column_tile"),
         ((300_000, 50), 0, None, "strided_relay"),
         ((300, 5000), 1, torch.float16, "two_pass"),
     ],
@@ -70,6 +83,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "split": lambda: (said.rows * numbers["blocks_a_row"], numbers["threads"]),
         "ring": lambda: (numbers["groups"] * numbers["blocks_a_row"], numbers["threads"]),
         "relay": lambda: (2 * said.rows * (numbers["chunks"] + 1), 512),
+        "column_tile": lambda: (numbers["blocks"], numbers["threads"]),
         "strided": lambda: (numbers["blocks"], numbers["threads"]),
         "strided_relay": lambda: (numbers["blocks"], numbers["threads"]),
         "two_pass": lambda: (numbers["blocks"], numbers["threads"]),

@@ -20,6 +20,7 @@ class Lattice(NamedTuple):
     skewed: bool
     interleaved: bool
     apart: int
+    run: int
 
 
 def found(x, dims, out, pack, aligned, alike=True) -> Lattice:
@@ -131,3 +132,41 @@ def test_rows_that_take_turns_in_a_dense_run_are_interleaved():
     assert not interleaved(meta(8, 100, 3), [1], out=meta(8, 3, 100).transpose(1, 2))
     assert not interleaved(meta(8, 100), [1])  # rows
     assert not interleaved(meta(8, 6, 100, 33), [0, 2])  # runs of several places
+
+
+def test_steps_run_on_until_the_walk_over_them_jumps():
+    def run(x, dims, pack=4):
+        return found(x, dims, meta(*x.shape), pack, aligned=True).run
+
+    assert run(meta(6, 50, 7), [1]) == 50
+    assert run(meta(6, 5, 7, 8), [1, 3]) == 2  # packs
+    assert run(meta(6, 5, 7, 3), [1, 3]) == 3
+    assert run(meta(6, 5, 7, 3), [0, 2]) == 7
+    assert run(meta(6, 5, 7, 3), [2, 3]) == 21
+
+
+def beside(x, dims, out=None, pack=4, alike=True):
+    """Columns side by side in memory, and whether all of them follow each other without a gap."""
+    o = x if out is None else out
+    return _C.shape(list(x.shape), list(x.stride()), list(o.stride()), dims, pack, False, alike)["beside"]
+
+
+def test_columns_side_by_side_may_leave_no_gap():
+    none = (0, False)
+    assert beside(meta(6, 5, 7), [1]) == (7, True)
+    assert beside(meta(6, 5, 8), [1]) == (8, True)
+    assert beside(meta(5, 7), [0]) == (7, True)
+    assert beside(meta(2, 3, 5, 7), [2]) == (7, True)
+    assert beside(meta(2, 5, 3, 7), [1]) == (21, True)
+    assert beside(meta(5, 6, 7).transpose(0, 1), [1]) == (42, True)
+    assert beside(meta(6, 5, 12)[..., :8], [1]) == (8, False)
+    assert beside(meta(6, 10, 8)[:, ::2], [1]) == (8, False)
+    assert beside(meta(6, 5, 7, 8), [0, 2]) == none  # two loops lead along a column
+    assert beside(meta(6, 5), [1]) == none  # rows
+    assert beside(meta(5), [0]) == none
+    assert beside(meta(6, 5, 14)[..., ::2], [1]) == none
+    # All operands must lie alike in packs.
+    assert beside(meta(6, 5, 7), [1], alike=False) == none
+    assert beside(meta(6, 5, 11)[..., :7], [1], out=meta(6, 5, 15)[..., :7]) == (7, False)
+    assert beside(meta(6, 5, 11)[..., :7], [1], out=meta(6, 5, 13)[..., :7]) == none
+    assert beside(meta(6, 5, 11)[..., :7], [1], out=meta(6, 5, 13)[..., :7], pack=2) == (7, False)

@@ -245,7 +245,7 @@ def test_a_cast_is_read_twice(name, asking):
 @pytest.mark.parametrize("name", GPUS)
 def test_a_gradient_elsewhere_in_packs_than_its_input_goes_element_by_element_if_it_is_too_long_to_be_held(name):
     def kernel(length, dtype, aligned):
-        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, False, False, False)
+        lattice = (32_768, length, 32_768, 1, 16 // dtype.itemsize, True, False, False, 0, length)
         plan = _C.plan(
             32_768, length, NUMBER[dtype], True, False, aligned, **GPUS[name], backward=True, lattice=lattice
         )

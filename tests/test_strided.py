@@ -12,6 +12,9 @@ from l1norm import _C
 
 gradient = torch.ops.l1norm.l1_norm_backward
 
+# '' leaves the choice to the plan.
+KERNELS = ("", "column_tile", "strided", "strided_relay")
+
 # Sizes and reduced dims: columns of packs and of elements, segments, few and many steps, loops within a row.
 SHAPES = [
     ((40, 2, 64), [1]), ((40, 3, 16), [1]), ((9, 5, 32), [1]), ((7, 17, 40), [1]), ((5, 64, 24), [1]),
@@ -27,6 +30,10 @@ SHAPES = [
     ((2, 12_345, 32), [1]), ((64, 3, 128, 32), [0, 2]),
     # Steps far apart, and elements, in tiles of two warps side by side; in a cluster, beside shared memory.
     ((1, 40, 8192), [1]), ((3, 70, 8200), [1]), ((1, 700, 8256), [1]), ((2, 150, 8195), [1]), ((5, 70, 131), [1]),
+    # Tiles in shared memory: whole groups and segments, steps in registers and more, the last tile not full.
+    ((500, 2, 3), [1]), ((4000, 10, 7), [1]), ((300, 17, 48), [1]), ((13, 16, 65), [1]), ((70, 24, 6), [1]),
+    ((41, 9, 1), [1]), ((2, 100, 3), [1]), ((3, 2, 1001), [1]), ((5, 4, 513), [1]), ((2, 15, 700), [1]),
+    ((2, 33, 270), [1]), ((3, 90, 40), [1]), ((1, 13, 99_999), [1]), ((3, 14, 5, 31), [1]), ((9, 4, 3, 130), [1]),
 ]  # fmt: skip
 
 
@@ -61,7 +68,7 @@ def test_forward(shape, dims, dtype, cuda):
         expected, divisor = l1norm.l1_norm(x, dims, return_denominator=True)
         there = on(cuda, x)
         assert there.stride() == x.stride()
-        for kernel in ("", "strided", "strided_relay"):
+        for kernel in KERNELS:
             _C.set_kernel(kernel)
             y, denominator = l1norm.l1_norm(there, dims, return_denominator=True)
             assert_same_bits(y, expected)
@@ -86,7 +93,7 @@ def test_backward(shape, dims, dtype, cuda):
         for g in (grads, grads.transpose(0, 1).contiguous().transpose(0, 1), grads[:1, :, :1].expand(shape)):
             expected = gradient(g, x, m, dims, grad_denominator=h)
             there = [on(cuda, t) for t in (g, x)]
-            for kernel in ("", "strided", "strided_relay"):
+            for kernel in KERNELS:
                 _C.set_kernel(kernel)
                 assert_same_bits(gradient(*there, m.to(cuda), dims, grad_denominator=h.to(cuda)), expected)
 
@@ -99,7 +106,7 @@ def test_at_and_near_ties(kind, steps, columns, dtype, cuda):
     rows = kind(steps, dtype, min(max(steps - 2, 1), 600))
     x = rows[torch.arange(columns) * max(len(rows) // columns, 1) % len(rows)].t().contiguous()
     expected = l1norm.l1_norm(x, 0)
-    for kernel in ("", "strided", "strided_relay"):
+    for kernel in KERNELS:
         _C.set_kernel(kernel)
         assert_same_bits(l1norm.l1_norm(x.to(cuda), 0), expected)
 

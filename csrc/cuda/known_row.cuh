@@ -2,8 +2,8 @@
 // results, one or two at a time.
 #pragma once
 
+#include "any_row.cuh"
 #include "gradient.cuh"
-#include "tile_row.cuh"
 
 namespace l1norm::cuda::tile_kernel {
 
@@ -51,7 +51,10 @@ template <typename T, int kUnits, typename Row>
 __device__ __forceinline__ Sum careful_sum(const Row& row) {
   Sum total;
 #pragma unroll 1
-  for (int k = 0; k < kUnits; ++k) add_each(total, row.at(k), row.size(k));
+  for (int k = 0; k < kUnits; ++k) {
+#pragma unroll 1
+    for (int e = 0; e < row.size(k); ++e) accumulate(total, static_cast<double>(fabs(widen(row.element(k, e)))));
+  }
   return total;
 }
 
@@ -62,9 +65,11 @@ __device__ __forceinline__ void divide_units_again(const Row& row, uint32_t unit
 #pragma unroll 1
   for (; units != 0; units &= units - 1) {
     const int k = __ffs(static_cast<int>(units)) - 1;
-    T* const to = row.at(k);
 #pragma unroll 1
-    for (int e = 0; e < row.size(k); ++e) to[e] = divide_again(to[e], quotient, m);
+    for (int e = 0; e < row.size(k); ++e) {
+      T& element = row.element(k, e);
+      element = divide_again(element, quotient, m);
+    }
   }
 }
 
@@ -109,9 +114,10 @@ __device__ __forceinline__ bool divide_plainly(Pack<T, N> (&units)[kUnits], cons
 }
 
 // row_of(i): the rows that are taken at a time, `there` of them; in the place of one that is not there, the first.
-// index: of the first; they follow 32 apart.
-template <typename T, int kLength, int kRows, typename RowOf>
-__device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, const Call& c, int64_t index) {
+// denominator(i): where their divisors go.
+template <typename T, int kLength, int kRows, typename RowOf, typename Denominator>
+__device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, const Call& c,
+                                                const Denominator& denominator) {
   using Row = decltype(row_of(0));
   constexpr int kUnits = kUnitsOf<Row, kLength>;
   if constexpr (kLength == 1) {
@@ -130,7 +136,7 @@ __device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, 
     const bool is_plain = divide_plainly(units[i], c, totals[i], quotients[i], unproven[i]);
     plain |= is_plain ? 1u << i : 0;
     if (is_plain && i < there && c.denominator != nullptr) {
-      write_denominator<T>(c, denominator_of(c, index + 32 * i), totals[i]);
+      write_denominator<T>(c, denominator(i), totals[i]);
     }
   }
   // Ahead of the others' stores, as a row may be summed again.
@@ -146,7 +152,7 @@ __device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, 
       if (!kKeepsTotals || !is_plain) total = careful_sum<T, kUnits>(row);
       if (!is_plain) {
         quotient = Quotient<T>(total, c.count, c.eps);
-        if (c.denominator != nullptr) write_denominator<T>(c, denominator_of(c, index + 32 * i), total);
+        if (c.denominator != nullptr) write_denominator<T>(c, denominator(i), total);
       }
       divide_units_again(row, mine, quotient, exact_divisor<T>(total, c));
     }
@@ -236,34 +242,6 @@ __device__ __forceinline__ void normalize_neighbours(T* rows, int there, const F
   }
 }
 
-// The gradients of a row, in place of those of its result.
-template <typename T, typename Row>
-__device__ __forceinline__ void differentiate(const Row& x, const Row& g, const Call& c, const RowDivisor<T>& divisor) {
-  constexpr int kBatch = kLargeBatch<T, Row::kUnit> / 2;
-  const GradientScale scale = divisor.scale(c);
-  const double by = dot_scale<Wide<T>>(scale.m, c.count);
-  typename Row::RowUnit values[kBatch], grads[kBatch];
-  const Sum dot = dot_of<T>([&](auto& tally) {
-    if constexpr (Row::kSingle) tally.template add<1>(g.single(), x.single(), by);
-    for (int k = 0; k < x.count(); k += kBatch) {
-      Batch<Row>::load(x, k, values);
-      Batch<Row>::load(g, k, grads);
-      tally.template add<kBatch>(grads, values, by);
-    }
-  });
-  with_gradient<T>(make_gradient<Wide<T>>(dot, scale), [&](const auto& d) {
-    if constexpr (Row::kSingle) *g.single() = input_gradients(*g.single(), *x.single(), d);
-    for (int k = 0; k < x.count(); k += kBatch) {
-      Batch<Row>::load(x, k, values);
-      Batch<Row>::load(g, k, grads);
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        if (j == 0 || k + j < x.count()) g.store(k + j, input_gradients(grads[j], values[j], d));
-      }
-    }
-  });
-}
-
 // The gradient of a row of one element: none, where no special value and no clamp says otherwise.
 template <typename T, typename Row>
 __device__ __forceinline__ void differentiate_lone(const Row& x, const Row& g, const Call& c, int64_t index) {
@@ -306,9 +284,9 @@ __device__ __forceinline__ bool find_gradient(const Pack<T, N> (&grads)[kUnits],
 }
 
 // As normalize_known(), of gradients; divisor: of the first row, where divisors are read.
-template <typename T, int kLength, int kRows, typename RowOfX, typename RowOfG>
+template <typename T, int kLength, int kRows, typename RowOfX, typename RowOfG, typename Denominator>
 __device__ __forceinline__ void differentiate_known(const RowOfX& x, const RowOfG& g, int there, const Call& c,
-                                                    int64_t index, const RowDivisor<T>& divisor) {
+                                                    const Denominator& denominator, const RowDivisor<T>& divisor) {
   using Row = decltype(x(0));
   constexpr int kUnits = kUnitsOf<Row, kLength>;
   typename Row::RowUnit values[kRows][kUnits], grads[kRows][kUnits];
@@ -335,7 +313,7 @@ __device__ __forceinline__ void differentiate_known(const RowOfX& x, const RowOf
 #pragma unroll 1
   for (; others != 0; others &= others - 1) {
     const int i = __ffs(static_cast<int>(others)) - 1;
-    differentiate<T>(x(i), g(i), c, RowDivisor<T>(c, denominator_of(c, index + 32 * i)));
+    differentiate<T>(x(i), g(i), c, RowDivisor<T>(c, denominator(i)));
   }
 }
 

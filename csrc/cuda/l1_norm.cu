@@ -6,6 +6,7 @@
 
 #include "../lattice.h"
 #include "../operators.h"
+#include "kernels/column_tile.h"
 #include "kernels/relay.h"
 #include "kernels/resident.h"
 #include "kernels/ring.h"
@@ -194,6 +195,8 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       const Scratch scratch(c.device, relay_scratch_bytes(plan.relay, c.geometry.rows.count));
       return relay<T>(c, plan.relay, scratch.data(), stream);
     }
+    case Kernel::kColumnTile:
+      return column_tile<T>(c, plan.column_tile, stream);
     case Kernel::kStrided:
       return strided<T>(c, plan.strided, stream);
     case Kernel::kStridedRelay: {

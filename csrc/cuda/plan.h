@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "plan_column_tile.h"
 #include "plan_resident.h"
 #include "plan_ring.h"
 #include "plan_short.h"
@@ -18,12 +19,12 @@ namespace l1norm::cuda {
 
 constexpr int kMaxThreads = 1024;
 
-enum class Kernel { kTile, kWarp, kResident, kSplit, kRing, kRelay, kStrided, kStridedRelay, kTwoPass };
-constexpr int kKernels = 9;
+enum class Kernel { kTile, kWarp, kResident, kSplit, kRing, kRelay, kColumnTile, kStrided, kStridedRelay, kTwoPass };
+constexpr int kKernels = 10;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile",  "warp",    "resident",      "split",   "ring",
-                                            "relay", "strided", "strided_relay", "two_pass"};
+  constexpr const char* kNames[kKernels] = {"tile",  "warp",        "resident", "split",         "ring",
+                                            "relay", "column_tile", "strided",  "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -59,6 +60,7 @@ struct Plan {
   SplitPlan split{};
   RingPlan ring{};
   RelayPlan relay{};
+  ColumnTilePlan column_tile{};
   StridedPlan strided{};
   StridedRelayPlan strided_relay{};
   TwoPassPlan two_pass{};
@@ -212,6 +214,9 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kSplit;
   } else if (open(Kernel::kRelay) && plan_relay(shape, device, plan.relay)) {
     plan.kernel = Kernel::kRelay;
+  } else if (open(Kernel::kColumnTile) && across && plan_column_tile(shape, device, plan.column_tile) &&
+             (wanted != nullptr || is_better_in_column_tiles(shape, device, plan.column_tile))) {
+    plan.kernel = Kernel::kColumnTile;
   } else if (const bool relay = open(Kernel::kStridedRelay) && across &&
                                 plan_strided_relay(shape.lattice, shape.backward, device, plan.strided_relay);
              open(Kernel::kStrided) && across && plan_strided(shape.lattice, shape.backward, device, plan.strided) &&

@@ -288,12 +288,13 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   // Half types have more arithmetic than reads from shared memory leave time for.
   const bool shareable = s.elements == 1 && s.element_size > 2;
   if (s.along) {
-    // Neighbours enough for a line, or for the cells of a row that a warp holds.
-    const int64_t coalesced = std::min<int64_t>(s.steps, s.elements > 1 ? 32 : 8);
-    const int64_t wanted = std::max(ceil_div(cells, packs), coalesced);
-    const int lanes = 32 / power_of_two_from(std::min<int64_t>(wanted, 32));
-    in_registers(lanes, 1);
-    if (shareable) in_shared(lanes, 1, packs);
+    // Down to as few as leave lanes enough for all cells of a row that a warp holds.
+    const int least_lanes = 32 / power_of_two_from(std::min<int64_t>(ceil_div(cells, packs), 32));
+    const int most_lanes = s.lanes_beside_runs(), last = std::min(least_lanes, most_lanes);
+    for (int lanes = s.has_short_runs() ? most_lanes : last; lanes >= last; lanes /= 2) {
+      in_registers(lanes, 1);
+      if (shareable) in_shared(lanes, 1, packs);
+    }
   } else {
     // Packs take as many lanes along the steps as they have columns. Where few units lie side by side, a warp that goes
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).

@@ -155,7 +155,8 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
     if (skewed_relay_of(s, backward, lanes, device, plan)) return true;
     if (lanes > 16 && skewed_relay_of(s, backward, 16, device, plan)) return true;
   }
-  const int most = s.along ? 1 : s.elements > 1 ? (s.element_size == 2 ? 64 : 32) : fits || backward ? 16 : 32;
+  const int beside = s.elements > 1 ? (s.element_size == 2 ? 64 : 32) : fits || backward ? 16 : 32;
+  const int most = !s.along ? beside : s.has_short_runs() ? s.lanes_beside_runs() : 1;
   for (int side = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})); side >= 1; side /= 2) {
     const int across = std::max(side * s.columns / 32, 1);
     const int64_t tile_bytes = s.steps * side * s.bytes() * (backward ? 2 : 1);

@@ -32,6 +32,7 @@ class TileRow {
   // Where a unit lies, and of how many elements it is.
   __device__ __forceinline__ T* at(int k) const { return reinterpret_cast<T*>(units_ + place(k)); }
   __device__ __forceinline__ int size(int) const { return kUnit; }
+  __device__ __forceinline__ T& element(int k, int e) const { return at(k)[e]; }
 
  private:
   __device__ __forceinline__ int place(int k) const {
@@ -80,6 +81,7 @@ class TileRow<T, 2> {
     return k < count_ ? reinterpret_cast<T*>(words_ + k) : &single_->units[0];
   }
   __device__ __forceinline__ int size(int k) const { return k < count_ ? kUnit : 1; }
+  __device__ __forceinline__ T& element(int k, int e) const { return at(k)[e]; }
 
  private:
   RowUnit* words_;

@@ -13,50 +13,6 @@
 namespace l1norm::cuda {
 namespace tile_kernel {
 
-template <typename Row, typename T>
-__device__ __forceinline__ void divide_single(const Row& row, const Quotient<T>& quotient, const Sum& total,
-                                              const Call& c) {
-  const Pack<T, 1> value = *row.single();
-  Pack<T, 1> result;
-  if (!quotient.divide(value, result)) result.units[0] = exact_quotient(value[0], exact_divisor<T>(total, c));
-  *row.single() = result;
-}
-
-// Any length: two passes over shared memory.
-template <typename T, typename Row>
-__device__ __forceinline__ void normalize(const Row& row, const Call& c, int64_t index) {
-  constexpr int kLarge = kLargeBatch<T, Row::kUnit>, kSmall = kSmallBatch<T, Row::kUnit>;
-  typename Row::RowUnit large[kLarge], small[kSmall];
-  int k = 0;
-  Least<T> least;
-  if constexpr (Row::kSingle) least.note(*row.single());
-  const Sum total = sum_of<Tally<T>>(least, [&](auto& tally) {
-    for (k = 0; k + kLarge <= row.count(); k += kLarge) {
-      Batch<Row>::load(row, k, large);
-      note_first<kLarge>(tally, least, large);
-      add_packs(tally, large);
-    }
-    for (; k < row.count(); k += kSmall) {
-      Batch<Row>::load(row, k, small);
-      note_first<kSmall>(tally, least, small);
-      add_packs(tally, small);
-    }
-    if constexpr (Row::kSingle) tally.template add<1>(row.single());
-  });
-  if (c.denominator != nullptr) write_denominator<T>(c, denominator_of(c, index), total);
-
-  const Quotient<T> quotient(total, c.count, c.eps);
-  if constexpr (Row::kSingle) divide_single(row, quotient, total, c);
-  for (k = 0; k + kLarge <= row.count(); k += kLarge) {
-    Batch<Row>::load(row, k, large);
-    Batch<Row>::divide(row, k, large, quotient, least, total, c);
-  }
-  for (; k < row.count(); k += kSmall) {
-    Batch<Row>::load(row, k, small);
-    Batch<Row>::divide(row, k, small, quotient, least, total, c);
-  }
-}
-
 // Some kernels take a few registers more there, and would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
 constexpr int kBlocksFewer = 1;
@@ -103,6 +59,7 @@ __global__ void __launch_bounds__(kMostTileThreads, tile_blocks<T, kBackward>(kL
   constexpr int kRows = rows_at_a_time<T, kBackward>(kLength);
   const auto there = [&] { return r + 32 < rows ? kRows : 1; };
   const auto at = [&](int i) { return r + 32 * i < rows ? r + 32 * i : r; };
+  const auto denominator = [&](int i) { return denominator_of(c, first + r + 32 * i); };
   await_stream();
   if constexpr (kBackward) {
     unsigned char* const tile_x = tile + tile_bytes;
@@ -123,7 +80,7 @@ __global__ void __launch_bounds__(kMostTileThreads, tile_blocks<T, kBackward>(kL
         differentiate_lone<T>(row_of(tile_x, r), row_of(tile, r), c, first + r);
       } else if constexpr (kLength > 1) {
         differentiate_known<T, kLength, kRows>([&](int i) { return row_of(tile_x, at(i)); },
-                                               [&](int i) { return row_of(tile, at(i)); }, there(), c, first + r,
+                                               [&](int i) { return row_of(tile, at(i)); }, there(), c, denominator,
                                                divisor);
       } else {
         differentiate<T>(row_of(tile_x, r), row_of(tile, r), c, divisor);
@@ -141,9 +98,9 @@ __global__ void __launch_bounds__(kMostTileThreads, tile_blocks<T, kBackward>(kL
     } else {
       for (; r < rows; r += 32 * kRows) {
         if constexpr (kLength > 0) {
-          normalize_known<T, kLength, kRows>([&](int i) { return row_of(tile, at(i)); }, there(), c, first + r);
+          normalize_known<T, kLength, kRows>([&](int i) { return row_of(tile, at(i)); }, there(), c, denominator);
         } else {
-          normalize<T>(row_of(tile, r), c, first + r);
+          normalize<T>(row_of(tile, r), c, denominator_of(c, first + r));
         }
       }
     }

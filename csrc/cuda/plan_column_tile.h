@@ -1,0 +1,118 @@
+// The column tile kernel's launch. Pure and host-only, as the rest of the plan.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "shape.h"
+
+namespace l1norm::cuda {
+
+constexpr int kMostColumnTileThreads = 128;
+
+// The column tile kernel: a warp takes tiles of `width` columns, a lane a column at a time. A tile is a segment of
+// memory a step, which `lanes` lanes copy; `gapless`: it is one segment, of whole groups of columns side by side.
+struct ColumnTilePlan {
+  int lanes;
+  int width;
+  int segments;
+  int pitch;  // elements of a segment in shared memory, whole packs
+  int tile_bytes;
+  int threads;
+  int64_t tiles;
+  bool gapless;
+};
+
+// Of tiles in shared memory, for each warp.
+constexpr int64_t kColumnTileBytes = 5 << 10;
+constexpr int64_t kMostColumnTileBytes = 20 << 10;
+
+inline bool finish_column_tiles(const Shape& shape, const Device& device, ColumnTilePlan& plan) {
+  const int64_t size = element_size(shape.dtype);
+  // Where steps begin elsewhere in a pack each, segments lie up to a pack further apart.
+  const int64_t each = plan.pitch * size + (shape.lattice.columns > 1 ? 0 : kPackBytes);
+  plan.tile_bytes = static_cast<int>(ceil_div(plan.segments * each, kLineBytes) * kLineBytes);
+  const int bytes = plan.tile_bytes * (shape.backward ? 2 : 1);
+  plan.threads = bytes < 3072 || device.threads_per_multiprocessor < 2048 ? 64 : 32;
+  return bytes <= kMostColumnTileBytes && bytes * (plan.threads / 32) + kReservedShared <= device.shared_bytes &&
+         ceil_div(plan.tiles, plan.threads / 32) <= INT32_MAX;
+}
+
+// As many groups as are about the bytes that a tile is to have, and leave few lanes without a column.
+inline bool plan_gapless_columns(const Shape& shape, const Device& device, ColumnTilePlan& plan) {
+  const int64_t size = element_size(shape.dtype), columns = shape.lattice.beside.columns, pack = kPackBytes / size;
+  const int64_t group_bytes = columns * shape.length * size * (shape.backward ? 2 : 1);
+  if (group_bytes > kMostColumnTileBytes) return false;
+  const int64_t least = std::max<int64_t>(kColumnTileBytes / group_bytes, 1), most = kMostColumnTileBytes / group_bytes;
+  int64_t groups = least;
+  const auto idle = [&](int64_t n) { return ceil_div(n * columns, 32) * 32 - n * columns; };
+  for (int64_t n = least; n <= std::min(2 * least, most); ++n) {
+    if (idle(n) * groups < idle(groups) * n) groups = n;
+    if (16 * idle(groups) <= groups * columns) break;
+  }
+  plan.lanes = 32;
+  plan.width = static_cast<int>(groups * columns);
+  plan.segments = 1;
+  plan.pitch = static_cast<int>(ceil_div(plan.width * shape.length + pack - 1, pack) * pack);
+  plan.tiles = ceil_div(shape.rows, plan.width);
+  plan.gapless = true;
+  return finish_column_tiles(shape, device, plan);
+}
+
+inline bool plan_column_segments(const Shape& shape, const Device& device, ColumnTilePlan& plan) {
+  const int64_t size = element_size(shape.dtype), pack = kPackBytes / size, sector = kSectorBytes / size;
+  const int64_t columns = shape.lattice.beside.columns;
+  if (columns * size < 64 || shape.length > kMostColumnTileBytes / kLineBytes) return false;
+  // Segments that begin anywhere in a pack have room for a sector less.
+  const int64_t less = shape.lattice.columns > 1 ? 0 : sector;
+  const auto bytes = [&](int lanes) { return shape.length * lanes * kPackBytes * (shape.backward ? 2 : 1); };
+  int lanes = 32;
+  while (lanes > 8 && (bytes(lanes) > 2 * kColumnTileBytes || lanes / 2 * pack - less >= columns)) lanes /= 2;
+  const int64_t room = lanes * pack - less, even = ceil_div(columns, ceil_div(columns, room));
+  plan.lanes = lanes;
+  plan.width = static_cast<int>(std::min(ceil_div(even, sector) * sector, room));
+  plan.segments = static_cast<int>(shape.length);
+  plan.pitch = static_cast<int>(lanes * pack);
+  plan.tiles = shape.rows / columns * ceil_div(columns, plan.width);
+  plan.gapless = false;
+  return finish_column_tiles(shape, device, plan);
+}
+
+inline bool plan_column_tile(const Shape& shape, const Device& device, ColumnTilePlan& plan) {
+  if (shape.lattice.beside.columns == 0 || shape.length == 0 || shape.rows == 0) return false;
+  if (shape.lattice.beside.gapless && plan_gapless_columns(shape, device, plan)) return true;
+  return plan_column_segments(shape, device, plan);
+}
+
+// Of so many steps columns are better in tiles than in strided kernels' registers, which too few steps leave empty, or
+// which take elements one by one: 2^26 elements on an H100, of 17 x 1024 float32 0.93 (strided 0.62), of bfloat16 0.67
+// (0.23), its gradients 0.67 (0.28); without a gap 16 x 3 float32 0.97 (0.33), gradients 0.945 (0.435), bfloat16 0.71
+// (0.22); of a pack's multiple no more 5 x 12321 float32 0.88 (0.61), bfloat16 0.60 (0.23).
+struct ColumnLengths {
+  int least, most;
+};
+constexpr ColumnLengths tiled_columns(bool backward, int64_t size, bool in_packs, bool gapless) {
+  constexpr ColumnLengths kNone{1, 0};
+  if (size == 2) {
+    if (in_packs) return backward ? ColumnLengths{9, 40} : ColumnLengths{17, 63};
+    if (gapless) return {2, backward ? 110 : 160};
+    return {2, 14};
+  }
+  if (size == 4) {
+    if (in_packs) return backward ? ColumnLengths{9, 16} : ColumnLengths{17, 31};
+    if (gapless) return {2, backward ? 48 : 110};
+    return backward ? ColumnLengths{4, 14} : ColumnLengths{3, 24};
+  }
+  if (backward) return gapless ? ColumnLengths{9, 24} : kNone;
+  return in_packs ? kNone : gapless ? ColumnLengths{2, 32} : ColumnLengths{4, 12};
+}
+
+// Few tiles take longer than few strided blocks, whose threads share a column (1000 x 12 x 31 float32: 3.3 us, 2.7).
+inline bool is_better_in_column_tiles(const Shape& shape, const Device& device, const ColumnTilePlan& plan) {
+  const ColumnLengths lengths =
+      tiled_columns(shape.backward, element_size(shape.dtype), shape.lattice.columns > 1, shape.lattice.beside.gapless);
+  return !shape.held && lengths.least <= shape.length && shape.length <= lengths.most &&
+         plan.tiles >= 8 * int64_t{device.multiprocessors};
+}
+
+}  // namespace l1norm::cuda

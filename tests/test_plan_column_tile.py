@@ -1,0 +1,89 @@
+"""The plan of columns in tiles of shared memory: what a launch must hold, and when it is chosen."""
+
+from itertools import product
+
+import pytest
+import torch
+from plans import GPUS, ceil_div, plan_lattice
+from samples import DTYPES
+
+from l1norm import _C
+
+WIDTHS = [1, 2, 3, 7, 8, 16, 31, 49, 64, 100, 513, 1024, 1023, 70_001]
+
+
+@pytest.fixture
+def asking():
+    yield lambda: _C.set_kernel("column_tile")
+    _C.set_kernel("")
+
+
+def column_tile(name, groups, steps, columns, dtype, backward=False, gapless=True, packs=None):
+    """The plan of groups of columns side by side; in packs of them where that is possible, if not said."""
+    pack = 16 // dtype.itemsize
+    packs = columns % pack == 0 if packs is None else packs
+    kind, inner = ("columns", columns // pack) if packs else ("elements", columns)
+    return plan_lattice(
+        name, kind, groups * inner, steps, inner, dtype, backward, interleaved=gapless and not packs, gapless=gapless
+    )
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_tiles_can_be_launched_and_hold_their_columns(name, dtype, backward, asking):
+    asking()
+    size, operands, taken = dtype.itemsize, 1 + backward, 0
+    for steps, columns, groups, gapless in product((2, 5, 16, 17, 64, 160), WIDTHS, (1, 3, 70_000), (True, False)):
+        plan = column_tile(name, groups, steps, columns, dtype, backward, gapless)
+        if plan["kernel"] != "column_tile":
+            continue
+        taken += 1
+        case = (steps, columns, groups, gapless, plan)
+        warps, lanes, width = plan["threads"] // 32, plan["lanes"], plan["width"]
+        assert plan["threads"] in (32, 64), case
+        assert warps * operands * plan["tile_bytes"] <= GPUS[name]["shared_bytes"] - 1024, case
+        in_packs = columns * size % 16 == 0
+        if plan["segments"] == 1:
+            assert gapless, case
+            assert width % columns == 0, case
+            # Wherever in a pack a tile begins.
+            assert plan["tile_bytes"] >= width * steps * size + 16 - size, case
+            tiles = ceil_div(groups * columns, width)
+        else:
+            assert lanes in (8, 16, 32), case
+            assert plan["segments"] == steps, case
+            # Wherever in a pack a segment begins.
+            assert width * size + (0 if in_packs else 16 - size) <= lanes * 16, case
+            assert plan["tile_bytes"] >= steps * (lanes * 16 + (0 if in_packs else 16)), case
+            tiles = groups * ceil_div(columns, width)
+        assert plan["blocks"] == ceil_div(tiles, warps), case
+    assert taken > 100
+
+
+# Groups, steps, columns, without a gap; as measured: dtype, backward.
+F, B, D = torch.float32, torch.bfloat16, torch.float64
+TILED = [
+    (80_000, 17, 48, True, F, False), (3855, 17, 1024, False, F, False), (80_000, 24, 48, True, B, False),
+    (2730, 24, 1024, False, B, True), (1_400_000, 16, 3, True, F, False), (1_400_000, 16, 3, True, F, True),
+    (1_400_000, 16, 3, True, B, True), (224_000, 100, 3, True, B, True), (1000, 5, 12_321, False, F, False),
+    (1000, 5, 12_321, False, B, True), (1, 4, 16_777_215, False, B, False), (6553, 10, 1024, False, F, True),
+    (131_072, 17, 30, True, D, True), (960_000, 10, 7, True, D, False), (1365, 48, 1024, False, B, False),
+]  # fmt: skip
+STRIDED = [
+    (2048, 32, 1024, False, F, False), (3855, 17, 1024, False, F, True), (1024, 64, 1024, False, B, False),
+    (1365, 48, 1024, False, B, True), (4096, 16, 1024, False, F, False), (13_107, 5, 1024, False, B, True),
+    (1, 2, 33_554_431, False, F, False), (40, 60, 27_001, False, F, False), (40, 60, 27_001, False, B, True),
+    (150_000, 150, 3, True, F, False), (224_000, 100, 3, True, F, True), (4369, 15, 1023, False, D, True),
+    (131_072, 17, 30, True, D, False), (10_933, 3, 1023, False, D, False),
+    # So few tiles that threads had better share columns.
+    (1000, 12, 31, True, F, False), (60, 3, 1001, True, B, False), (256, 20, 33, True, B, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", TILED + STRIDED, ids=str)
+def test_columns_go_in_tiles_where_that_was_measured_to_be_faster(name, case):
+    groups, steps, columns, gapless, dtype, backward = case
+    plan = column_tile(name, groups, steps, columns, dtype, backward, gapless)
+    assert (plan["kernel"] == "column_tile") == (case in TILED), plan
