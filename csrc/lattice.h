@@ -79,43 +79,32 @@ inline int64_t distance(const Walk& walk) {
   return std::llabs(s.input) + std::llabs(s.grad) + std::llabs(s.output);
 }
 
+// Whether the first loops lead from packs to packs that lie alike in all operands.
+inline bool are_alike(const Walk& walk, int dims, int64_t pack) {
+  for (int d = 0; d < dims; ++d) {
+    const Offsets& s = walk.stride[d];
+    if ((s.input - s.output) % pack != 0 || (s.grad - s.output) % pack != 0) return false;
+  }
+  return true;
+}
+
 // Whether elements side by side are neighbours, and lie in packs alike in all operands.
 inline bool are_beside(const Lattice& l, int64_t pack) {
   const Walk &units = l.geometry.rows, &steps = l.geometry.row;
-  const Offsets& unit = units.stride[units.dims - 1];
-  const auto alike = [&](const Walk& walk) {
-    for (int d = 0; d < walk.dims; ++d) {
-      const Offsets& s = walk.stride[d];
-      if ((s.input - s.output) % pack != 0 || (s.grad - s.output) % pack != 0) return false;
-    }
-    return true;
-  };
-  return l.unit == Unit::kElement && !l.along && l.inner > 1 && unit.input == 1 && unit.grad == 1 && unit.output == 1 &&
-         steps.dims == 1 && alike(units) && alike(steps);
+  return l.unit == Unit::kElement && !l.along && l.inner > 1 && units.has_stride(units.dims - 1, 1) &&
+         steps.dims == 1 && are_alike(units, units.dims, pack) && are_alike(steps, steps.dims, pack);
 }
 
 // alike: input, grad and output start equally far from a pack.
 inline Beside beside_of(const Geometry& g, int64_t pack, bool alike) {
   const Walk &rows = g.rows, &row = g.row;
-  const auto has_stride = [](const Walk& walk, int d, int64_t stride) {
-    const Offsets& s = walk.stride[d];
-    return s.input == stride && s.grad == stride && s.output == stride;
-  };
-  if (!alike || rows.dims == 0 || row.dims != 1) return {};
   const int last = rows.dims - 1;
-  if (!has_stride(rows, last, 1)) return {};
-  const auto in_packs = [&](const Walk& walk, int dims) {
-    for (int d = 0; d < dims; ++d) {
-      const Offsets& s = walk.stride[d];
-      if ((s.input - s.output) % pack != 0 || (s.grad - s.output) % pack != 0) return false;
-    }
-    return true;
-  };
-  if (!in_packs(rows, last) || !in_packs(row, 1)) return {};
+  if (!alike || last < 0 || row.dims != 1 || !rows.has_stride(last, 1)) return {};
+  if (!are_alike(rows, last, pack) || !are_alike(row, 1, pack)) return {};
   const int64_t columns = rows.size[last];
-  const bool follow = last == 0 || (last == 1 && has_stride(rows, 0, columns * row.count) &&
+  const bool follow = last == 0 || (last == 1 && rows.has_stride(0, columns * row.count) &&
                                     rows.stride[0].denominator == columns * rows.stride[1].denominator);
-  return {columns, has_stride(row, 0, columns) && follow};
+  return {columns, row.has_stride(0, columns) && follow};
 }
 
 }  // namespace lattice

@@ -41,7 +41,7 @@ class Explanation:
     device: str
     rows: int
     length: int
-    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"strided"``,
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"column_tile"``, ``"strided"``,
     #: ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the
     #: device or dtype; ``"none"`` where there are no elements.
     kernel: str
