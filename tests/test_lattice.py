@@ -161,6 +161,7 @@ def test_columns_side_by_side_may_leave_no_gap():
     assert beside(meta(5, 6, 7).transpose(0, 1), [1]) == (42, True)
     assert beside(meta(6, 5, 12)[..., :8], [1]) == (8, False)
     assert beside(meta(6, 10, 8)[:, ::2], [1]) == (8, False)
+    assert beside(meta(6, 10, 7)[:, :5], [1]) == (7, False)
     assert beside(meta(6, 5, 7, 8), [0, 2]) == none  # two loops lead along a column
     assert beside(meta(6, 5), [1]) == none  # rows
     assert beside(meta(5), [0]) == none

@@ -99,6 +99,19 @@ def test_backward(shape, dims, dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_divisors_in_another_order_than_columns(dtype, cuda):
+    x = make_rows("randn", 400, 17, 6, dtype=dtype).permute(2, 1, 0)
+    expected, divisor = l1norm.l1_norm(x, 1, return_denominator=True)
+    there = on(cuda, x)
+    for kernel in KERNELS:
+        _C.set_kernel(kernel)
+        out, m = torch.empty_like(there), torch.empty(6, 1, 400, dtype=divisor.dtype, device=cuda)
+        torch.ops.l1norm.l1_norm_with_denominator.out(there, [1], out=out, denominator=m)
+        assert_same_bits(out, expected)
+        assert_same_bits(m, divisor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [1, 7, 33, 64, 600])
 @pytest.mark.parametrize("steps", [3, 6, 12, 48, 384, 3072, 24_576])
 @pytest.mark.parametrize("kind", [decided_by_one, with_ties])
