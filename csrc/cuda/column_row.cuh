@@ -18,6 +18,7 @@ struct ColumnTiling {
   int apart;     // elements from step to step in shared memory
   int rotation;  // where columns of several groups begin in turn, of their units: a power of two less 1
   int tile_bytes;
+  bool gapless;   // a tile is one segment, of whole groups
   int lane_bits;  // logarithm of the lanes that copy a segment
   Divider by_columns;
 };

@@ -96,12 +96,12 @@ constexpr ColumnLengths tiled_columns(bool backward, int64_t size, bool in_packs
   if (size == 2) {
     if (in_packs) return backward ? ColumnLengths{9, 40} : ColumnLengths{17, 63};
     if (gapless) return {2, backward ? 110 : 160};
-    return {2, 14};
+    return {2, 12};
   }
   if (size == 4) {
-    if (in_packs) return backward ? ColumnLengths{9, 16} : ColumnLengths{17, 31};
+    if (in_packs) return backward ? ColumnLengths{9, 14} : ColumnLengths{17, 31};
     if (gapless) return {2, backward ? 48 : 110};
-    return backward ? ColumnLengths{4, 14} : ColumnLengths{3, 24};
+    return backward ? ColumnLengths{4, 12} : ColumnLengths{3, 24};
   }
   if (backward) return gapless ? ColumnLengths{9, 24} : kNone;
   return in_packs ? kNone : gapless ? ColumnLengths{2, 32} : ColumnLengths{4, 12};

@@ -15,7 +15,7 @@ namespace l1norm::cuda {
 namespace column_tile_kernel {
 
 // What a warp takes at a time.
-template <typename T, bool kSegments>
+template <typename T>
 struct Tile {
   static constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
   using TilePack = Pack<T, kPack>;
@@ -23,7 +23,7 @@ struct Tile {
   __device__ __forceinline__ Tile(const Call& c, const ColumnTiling& t_, int64_t index) : t(t_) {
     const Walk& rows = c.geometry.rows;
     int64_t first;
-    if constexpr (kSegments) {
+    if (!t.gapless) {
       const int64_t group = index / t.in_a_group, column = (index - group * t.in_a_group) * t.width;
       columns = static_cast<int>(min(static_cast<int64_t>(t.width), t.columns - column));
       first = group * t.columns + column;
@@ -42,17 +42,12 @@ struct Tile {
     denominator_step = rows.stride[rows.dims - 1].denominator;
   }
 
-  // Where column r begins in shared memory, and at which of its units.
+  // Where column r begins in shared memory, and at which of its units: those of neighbouring groups at others, or lanes
+  // would hit the same banks.
   __device__ __forceinline__ int place(int r, int& start) const {
-    start = 0;
-    if constexpr (kSegments) {
-      return past + r;
-    } else {
-      // Columns of neighbouring groups begin elsewhere, or lanes would hit the same banks.
-      const int group = static_cast<int>(t.by_columns.quotient(static_cast<uint32_t>(r)));
-      start = group & t.rotation;
-      return past + r + group * (t.length - 1) * t.apart;
-    }
+    const int group = static_cast<int>(t.by_columns.quotient(static_cast<uint32_t>(r)));
+    start = group & t.rotation;
+    return past + r + group * (t.length - 1) * t.apart;
   }
 
   // Calls visit(element in memory, element in shared memory, first, last) for each of the warp's packs that are a
@@ -105,9 +100,12 @@ struct Tile {
   int past;               // of the first segment in its pack
 };
 
-// Columns of so few steps stay in registers from their read to the write of their results.
-template <typename T>
-constexpr int kLongestKnownColumn = sizeof(T) == 8 ? 8 : 16;
+// Columns of up to so many steps stay in registers from their read to the write of their results. Not of more, as
+// kernels take room in the binary; gradients of doubles are as fast without.
+template <typename T, bool kBackward>
+constexpr int kLongestKnownColumn = sizeof(T) < 8 ? 12
+                                    : kBackward   ? 1
+                                                  : 8;
 
 // Blocks of the most threads on a multiprocessor that registers are shared between.
 template <typename T, bool kBackward>
@@ -115,7 +113,7 @@ constexpr int column_tile_blocks(int length) {
   return sizeof(T) == 8 || (kBackward && length >= 8) ? 4 : 6;
 }
 
-template <typename T, bool kBackward, bool kSegments, int kLength, bool kOdd>
+template <typename T, bool kBackward, int kLength, bool kOdd>
 __global__ void __launch_bounds__(kMostColumnTileThreads, column_tile_blocks<T, kBackward>(kLength))
     kernel(const __grid_constant__ Call c, const __grid_constant__ ColumnTiling t) {
   using namespace tile_kernel;
@@ -126,7 +124,7 @@ __global__ void __launch_bounds__(kMostColumnTileThreads, column_tile_blocks<T, 
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
   ask_ahead<kBackward>(c);
   if (index >= t.tiles) return;
-  const Tile<T, kSegments> tile(c, t, index);
+  const Tile<T> tile(c, t, index);
   T* const values = reinterpret_cast<T*>(tiles + kOperands * warp * t.tile_bytes);
   T* const grads = reinterpret_cast<T*>(tiles + (kOperands * warp + kOperands - 1) * t.tile_bytes);
   int start = 0;
@@ -181,9 +179,9 @@ inline int64_t span_of(const Geometry& g, int64_t Offsets::* of) {
   return span;
 }
 
-template <typename T, bool kBackward, bool kSegments, int kLength, bool kOdd>
+template <typename T, bool kBackward, int kLength, bool kOdd>
 cudaError_t launch(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream) {
-  const auto function = kernel<T, kBackward, kSegments, kLength, kOdd>;
+  const auto function = kernel<T, kBackward, kLength, kOdd>;
   const int warps = plan.threads / 32, shared_bytes = warps * (kBackward ? 2 : 1) * t.tile_bytes;
   static Prepared prepared;
   const cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
@@ -192,36 +190,29 @@ cudaError_t launch(const Call& c, const ColumnTiling& t, const ColumnTilePlan& p
                           stream, c, t);
 }
 
-template <typename T, bool kBackward, bool kSegments, int... kLess>
+template <typename T, bool kBackward, int... kLess>
 cudaError_t launch_known(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream,
                          std::integer_sequence<int, kLess...>) {
   cudaError_t error = cudaErrorInvalidValue;
-  ((t.length == kLess + 2 ? static_cast<void>(error = launch < T, kBackward, kSegments, kLess + 2,
+  ((t.length == kLess + 2 ? static_cast<void>(error = launch < T, kBackward, kLess + 2,
                                               sizeof(T) == 2 && kLess % 2 == 1 > (c, t, plan, stream))
                           : static_cast<void>(0)),
    ...);
   return error;
 }
 
-template <typename T, bool kBackward, bool kSegments>
-cudaError_t launch_any(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream) {
-  if (t.length > 1 && t.length <= kLongestKnownColumn<T>) {
-    return launch_known<T, kBackward, kSegments>(c, t, plan, stream,
-                                                 std::make_integer_sequence<int, kLongestKnownColumn<T> - 1>{});
+template <typename T, bool kBackward>
+cudaError_t launch(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream) {
+  constexpr int kLongest = kLongestKnownColumn<T, kBackward>;
+  if constexpr (kLongest > 1) {
+    if (t.length > 1 && t.length <= kLongest) {
+      return launch_known<T, kBackward>(c, t, plan, stream, std::make_integer_sequence<int, kLongest - 1>{});
+    }
   }
   if constexpr (sizeof(T) == 2) {
-    if (t.length % 2 == 1) return launch<T, kBackward, kSegments, 0, true>(c, t, plan, stream);
+    if (t.length % 2 == 1) return launch<T, kBackward, 0, true>(c, t, plan, stream);
   }
-  return launch<T, kBackward, kSegments, 0, false>(c, t, plan, stream);
-}
-
-template <typename T>
-cudaError_t launch(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream) {
-  if (c.grad == nullptr) {
-    return plan.gapless ? launch_any<T, false, false>(c, t, plan, stream)
-                        : launch_any<T, false, true>(c, t, plan, stream);
-  }
-  return plan.gapless ? launch_any<T, true, false>(c, t, plan, stream) : launch_any<T, true, true>(c, t, plan, stream);
+  return launch<T, kBackward, 0, false>(c, t, plan, stream);
 }
 
 }  // namespace column_tile_kernel
@@ -240,6 +231,7 @@ cudaError_t column_tile(const Call& call, const ColumnTilePlan& plan, cudaStream
   t.span_grad = column_tile_kernel::span_of(g, &Offsets::grad);
   t.width = plan.width;
   t.segments = plan.segments;
+  t.gapless = plan.gapless;
   t.length = static_cast<int>(g.row.count);
   t.tile_bytes = plan.tile_bytes;
   t.lane_bits = bits_of(static_cast<uint32_t>(plan.lanes)) - 1;
@@ -250,9 +242,11 @@ cudaError_t column_tile(const Call& call, const ColumnTilePlan& plan, cudaStream
     const uint32_t units = static_cast<uint32_t>(sizeof(T) == 2 ? t.length / 2 : t.length);
     t.rotation = t.length % 2 == 0 ? (1 << (bits_of(units) - 1)) - 1 : 0;
   } else {
+    t.by_columns = Divider(1u << 31);  // all of one group
     t.apart = plan.pitch + static_cast<int>(g.row.stride[0].output & (kPack - 1));
   }
-  return column_tile_kernel::launch<T>(call, t, plan, stream);
+  return call.grad == nullptr ? column_tile_kernel::launch<T, false>(call, t, plan, stream)
+                              : column_tile_kernel::launch<T, true>(call, t, plan, stream);
 }
 
 }  // namespace l1norm::cuda
