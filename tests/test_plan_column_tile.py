@@ -76,6 +76,8 @@ STRIDED = [
     (1, 2, 33_554_431, False, F, False), (40, 60, 27_001, False, F, False), (40, 60, 27_001, False, B, True),
     (150_000, 150, 3, True, F, False), (224_000, 100, 3, True, F, True), (4369, 15, 1023, False, D, True),
     (131_072, 17, 30, True, D, False), (10_933, 3, 1023, False, D, False),
+    # Groups that are too large for a tile, though nothing lies between them.
+    (1, 109, 34_973, True, F, False), (1, 31, 930_481, True, F, False), (1, 33, 99_999, True, B, False),
     # So few tiles that threads had better share columns.
     (1000, 12, 31, True, F, False), (60, 3, 1001, True, B, False), (256, 20, 33, True, B, True),
 ]  # fmt: skip

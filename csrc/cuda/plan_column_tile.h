@@ -110,7 +110,7 @@ constexpr ColumnLengths tiled_columns(bool backward, int64_t size, bool in_packs
 // Few tiles take longer than few strided blocks, whose threads share a column (1000 x 12 x 31 float32: 3.3 us, 2.7).
 inline bool is_better_in_column_tiles(const Shape& shape, const Device& device, const ColumnTilePlan& plan) {
   const ColumnLengths lengths =
-      tiled_columns(shape.backward, element_size(shape.dtype), shape.lattice.columns > 1, shape.lattice.beside.gapless);
+      tiled_columns(shape.backward, element_size(shape.dtype), shape.lattice.columns > 1, plan.gapless);
   return !shape.held && lengths.least <= shape.length && shape.length <= lengths.most &&
          plan.tiles >= 8 * int64_t{device.multiprocessors};
 }
