@@ -279,8 +279,7 @@ PYBIND11_MODULE(_C, m) {
       "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
       "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
-      "beside: columns side by side in memory, "
-      "whether nothing lies between all of them.");
+      "beside: columns side by side in memory, whether nothing lies between all of them.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', "
         "'column_tile', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");

@@ -179,7 +179,7 @@ inline int64_t span_of(const Geometry& g, int64_t Offsets::* of) {
   return span;
 }
 
-template <typename T, bool kBackward, int kLength, bool kOdd>
+template <typename T, bool kBackward, int kLength, bool kOdd = sizeof(T) == 2 && kLength % 2 == 1>
 cudaError_t launch(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream) {
   const auto function = kernel<T, kBackward, kLength, kOdd>;
   const int warps = plan.threads / 32, shared_bytes = warps * (kBackward ? 2 : 1) * t.tile_bytes;
@@ -194,8 +194,7 @@ template <typename T, bool kBackward, int... kLess>
 cudaError_t launch_known(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream,
                          std::integer_sequence<int, kLess...>) {
   cudaError_t error = cudaErrorInvalidValue;
-  ((t.length == kLess + 2 ? static_cast<void>(error = launch < T, kBackward, kLess + 2,
-                                              sizeof(T) == 2 && kLess % 2 == 1 > (c, t, plan, stream))
+  ((t.length == kLess + 2 ? static_cast<void>(error = launch<T, kBackward, kLess + 2>(c, t, plan, stream))
                           : static_cast<void>(0)),
    ...);
   return error;
@@ -212,7 +211,7 @@ cudaError_t launch(const Call& c, const ColumnTiling& t, const ColumnTilePlan& p
   if constexpr (sizeof(T) == 2) {
     if (t.length % 2 == 1) return launch<T, kBackward, 0, true>(c, t, plan, stream);
   }
-  return launch<T, kBackward, 0, false>(c, t, plan, stream);
+  return launch<T, kBackward, 0>(c, t, plan, stream);
 }
 
 }  // namespace column_tile_kernel
