@@ -240,7 +240,8 @@ def test_gigantic_strides(step, cuda):
         out.fill_(NAN)
         l1norm.l1_norm(view if result is out else column, int(result is out), out=result)
         assert_same_bits(out, expected)
-        assert target.count_nonzero().item() == expected.count_nonzero().item()
+        # A part at a time: it takes 8 bytes an element.
+        assert sum(part.count_nonzero() for part in target.split(CHUNK)) == expected.count_nonzero()
     m = l1norm.l1_norm(data, return_denominator=True)[1]
     g = make_rows("randn", 3, 5000, dtype=torch.float16, device=cuda, seed=1)
     out.copy_(g)
