@@ -187,6 +187,8 @@ inline double strided_relay_loss(const LatticeShape& s, bool backward, const Str
 
 inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
                               const StridedRelayPlan& relay) {
+  // A tile of one part is held by a block of either kernel, which has nobody to wait for in one.
+  if (relay.parts == 1 && !relay.skewed && !relay.interleaved) return false;
   if (plan.whole || s.units * s.steps * s.bytes() < device.l2_bytes / (s.elements > 1 ? 4 : 1)) return false;
   return strided_loss(s, backward, device, plan) > strided_relay_loss(s, backward, relay);
 }
