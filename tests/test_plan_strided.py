@@ -93,6 +93,16 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                         assert 2 * plan["threads"] * registers <= REGISTERS, case
 
 
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_short_runs_side_by_side_fill_sectors(name, dtype, backward):
+    # Of fewer lanes side by side than two sectors take, several tiles read the same ones.
+    for units, steps, run in ((1046, 6796, 2), (7709, 4065, 3), (5000, 4000, 4), (100, 71_095, 5), (229, 77_914, 2)):
+        plan = plan_lattice(name, "elements along", units, steps, units, dtype, backward, run=run)
+        assert plan["lanes"] * run * dtype.itemsize >= 64 or plan["lanes"] == 32 // {2: 2, 3: 4, 4: 4, 5: 8}[run], plan
+
+
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
 def test_steps_far_apart_are_read_256_bytes_at_a_time(name):
     for kind, inner in (("columns", 16_384), ("elements", 65_535)):
