@@ -148,6 +148,13 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["kept"] = p.relay.kept;
       d["turns_back"] = p.relay.turns_back();
       break;
+    case Kernel::kGather:
+      d["lanes"] = p.gather.lanes;
+      d["width"] = p.gather.width;
+      d["threads"] = p.gather.threads;
+      d["shared_bytes"] = p.gather.shared_bytes();
+      d["blocks"] = ceil_div(p.gather.tiles, p.gather.threads / 32);
+      break;
     case Kernel::kColumnTile:
       d["lanes"] = p.column_tile.lanes;
       d["width"] = p.column_tile.width;
@@ -281,8 +288,8 @@ PYBIND11_MODULE(_C, m) {
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
       "beside: columns side by side in memory, whether nothing lies between all of them.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
-        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', "
-        "'column_tile', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
+        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'column_tile', "
+        "'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

@@ -23,6 +23,7 @@ _REASON = {
     "split": "rows in the registers and shared memory of blocks all over the device",
     "ring": "rows in turn in the shared memory of groups of blocks, those to come loaded ahead",
     "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
+    "gather": "a short row that lies between others, or in pieces: tiles of such rows pass through shared memory",
     "column_tile": "tiles of rows side by side in shared memory, a thread a row",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
     "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
@@ -41,9 +42,9 @@ class Explanation:
     device: str
     rows: int
     length: int
-    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"column_tile"``, ``"strided"``,
-    #: ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the
-    #: device or dtype; ``"none"`` where there are no elements.
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"gather"``, ``"column_tile"``,
+    #: ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no
+    #: kernel serves the device or dtype; ``"none"`` where there are no elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]

@@ -149,6 +149,7 @@ def blocks_of(plan: dict, rows: int) -> int:
         "split": lambda: rows * plan["blocks_a_row"],
         "ring": lambda: plan["groups"] * plan["blocks_a_row"],
         "relay": lambda: 2 * rows * (plan["chunks"] + 1),
+        "gather": lambda: ceil_div(rows, plan["width"] * (plan["threads"] // 32)),
         "two_pass": lambda: plan["blocks"],
     }[plan["kernel"]]()
 
@@ -231,6 +232,16 @@ def check_ahead(plan: dict, size: int, device: dict) -> None:
     assert plan["turns_back"] or plan["ahead"] == a_row or plan["ahead"] * (128 << 10) <= device["l2_bytes"] // 3
 
 
+def check_gather(plan: dict, length: int, size: int, device: dict, operands: int = 1) -> None:
+    lanes, width = plan["lanes"], plan["width"]
+    assert lanes in (1, 2, 4, 8, 16, 32)
+    assert width % (32 // lanes) == 0
+    assert plan["threads"] in (32, 64, 128)
+    # Rows, whole words in whole rounds of their lanes, and where they and their divisors lie.
+    a_row = operands * length * size + (operands + 2) * 8
+    assert plan["threads"] // 32 * width * a_row <= plan["shared_bytes"] <= device["shared_bytes"] - RESERVED
+
+
 def check_two_pass(plan: dict, length: int, size: int, device: dict) -> None:
     assert plan["threads"] == min(max(ceil_div(ceil_div(length * size, 16), 128) * 32, 32), 1024)
 
@@ -242,6 +253,7 @@ CHECKS = {
     "split": check_split,
     "ring": check_ring,
     "relay": check_relay,
+    "gather": check_gather,
     "two_pass": check_two_pass,
 }
 
@@ -255,5 +267,7 @@ def check(plan: dict, rows: int, length: int, dtype: torch.dtype, device: dict) 
         assert blocks_of(plan, rows) <= device["multiprocessors"]
     if plan["kernel"] == "relay":
         assert plan["chunks"] + 1 <= plan["ahead"] <= rows * (plan["chunks"] + 1)
+    if plan["kernel"] == "gather":
+        assert plan["blocks"] == blocks_of(plan, rows)
     if plan["kernel"] == "two_pass":
         assert plan["blocks"] <= rows

@@ -10,7 +10,7 @@ from samples import DTYPES, make_rows
 import l1norm
 from l1norm import _C
 
-KERNELS = ["", "tile", "warp", "resident", "ring", "relay", "strided", "strided_relay", "two_pass"]
+KERNELS = ["", "tile", "warp", "resident", "ring", "relay", "gather", "strided", "strided_relay", "two_pass"]
 
 # Both sides of the lengths at which a unit, a lane's packs, a block or a cluster change.
 SHORT = [*range(1, 22), 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513]

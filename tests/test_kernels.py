@@ -12,7 +12,8 @@ import l1norm
 from l1norm import _C
 
 # '' leaves the choice to the plan.
-KERNELS = ["", "tile", "warp", "resident", "split", "ring", "relay", "strided", "strided_relay", "two_pass"]
+KERNELS = ["", "tile", "warp", "resident", "split", "ring", "relay", "gather", "strided", "strided_relay",
+           "two_pass"]  # fmt: skip
 
 # More rows than 32 lanes each would keep any GPU busy with: fewer lanes share a row, or take several.
 MANY = 3001

@@ -140,6 +140,16 @@ def test_tiny_rows(cuda):
     assert not bool(y[-1000:].isnan().any())
 
 
+def test_tiny_rows_between_others(cuda):
+    rows = (1 << 30) + 7
+    needs(cuda, 2 * rows * (8 + 6) / 2**30 + 2)
+    x = filled((rows, 4), torch.float16, cuda)[:, :3]
+    assert l1norm.explain(x).kernel == "gather"
+    y = l1norm.l1_norm(x)
+    assert_rows_exact(y, x, around(4, rows))
+    assert_magnitudes_sum_to_the_length(y, 1)
+
+
 def test_more_rows_than_31_bits_count(cuda):
     """Of two elements, with their divisors and the gradient."""
     rows, dtype = (1 << 31) + 5, torch.float16

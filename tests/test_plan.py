@@ -41,6 +41,8 @@ def test_a_kernel_that_is_asked_for_can_be_launched(kernel, name, dtype, asking)
             device["shared_bytes"] > 200 << 10 and 0 < row_bytes <= device["multiprocessors"] * (50 << 10)
         ),
         "relay": lambda rows, row_bytes, dense: 2 * rows * (ceil_div(row_bytes, 1 << 17) + 1) < 1 << 31,
+        # 22 KB a warp for a row, and where it lies.
+        "gather": lambda rows, row_bytes, dense: row_bytes <= 22_000,
         "two_pass": lambda *_: True,
     }[kernel]
     for rows in (1, 33, 32_768):

@@ -10,6 +10,7 @@ from plans import (
     blocks_of,
     ceil_div,
     check_ahead,
+    check_gather,
     check_ring,
     check_tile,
     lengths,
@@ -56,6 +57,8 @@ def check_backward(plan: dict, rows: int, length: int, size: int, device: dict, 
         assert plan["chunks"] == max(ceil_div(packs, 512 * 8), 1)
         assert plan["chunks"] + 1 <= plan["ahead"] <= rows * (plan["chunks"] + 1)
         check_ahead(plan, size, device)
+    elif kernel == "gather":
+        check_gather(plan, length, size, device, operands=2)
     else:
         assert kernel == "two_pass"
     assert 1 <= blocks_of(plan, rows) < 1 << 31

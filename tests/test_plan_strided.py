@@ -39,6 +39,11 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
             for inner in (1, 3, 4, 12, 17, 600):
                 for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
                     plan = plan_lattice(name, kind, units, steps, inner, dtype, backward, apart=apart)
+                    if plan["kernel"] == "gather":
+                        assert along
+                        _C.set_kernel("strided")
+                        plan = plan_lattice(name, kind, units, steps, inner, dtype, backward, apart=apart)
+                        _C.set_kernel("")
                     case = (dtype, units, inner, steps, plan)
                     if plan["kernel"] == "two_pass":
                         assert units > 1 << 31, case

@@ -13,7 +13,7 @@ from l1norm import _C
 gradient = torch.ops.l1norm.l1_norm_backward
 
 # '' leaves the choice to the plan.
-KERNELS = ("", "column_tile", "strided", "strided_relay")
+KERNELS = ("", "gather", "column_tile", "strided", "strided_relay")
 
 # Sizes and reduced dims: columns of packs and of elements, segments, few and many steps, loops within a row.
 SHAPES = [
@@ -34,6 +34,9 @@ SHAPES = [
     ((500, 2, 3), [1]), ((4000, 10, 7), [1]), ((300, 17, 48), [1]), ((13, 16, 65), [1]), ((70, 24, 6), [1]),
     ((41, 9, 1), [1]), ((2, 100, 3), [1]), ((3, 2, 1001), [1]), ((5, 4, 513), [1]), ((2, 15, 700), [1]),
     ((2, 33, 270), [1]), ((3, 90, 40), [1]), ((1, 13, 99_999), [1]), ((3, 14, 5, 31), [1]), ((9, 4, 3, 130), [1]),
+    # Gathered: short rows between others, or in pieces, of a lane and of several, the last tile not full.
+    ((7, 99, 3), [2]), ((100, 9, 10), [2]), ((2, 1000, 1), [0, 2]), ((2, 700, 17), [0, 2]), ((5, 77, 130), [0, 2]),
+    ((3, 20, 1001), [0, 2]), ((4, 3, 2, 65), [1, 3]), ((50, 3, 30, 2), [1, 3]),
 ]  # fmt: skip
 
 

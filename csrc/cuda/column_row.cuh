@@ -52,6 +52,7 @@ class Column {
     for (int e = 0; e < kUnit; ++e) *at(u * kUnit + e) = unit[e];
   }
 
+  __device__ __forceinline__ static constexpr bool has_single() { return true; }
   __device__ __forceinline__ Pack<T, 1>* single() const { return reinterpret_cast<Pack<T, 1>*>(at(length_ - 1)); }
 
   // The single element is a unit, too.

@@ -7,6 +7,7 @@
 #include "../lattice.h"
 #include "../operators.h"
 #include "kernels/column_tile.h"
+#include "kernels/gather.h"
 #include "kernels/relay.h"
 #include "kernels/resident.h"
 #include "kernels/ring.h"
@@ -195,6 +196,8 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       const Scratch scratch(c.device, relay_scratch_bytes(plan.relay, c.geometry.rows.count));
       return relay<T>(c, plan.relay, scratch.data(), stream);
     }
+    case Kernel::kGather:
+      return gather<T>(c, plan.gather, stream);
     case Kernel::kColumnTile:
       return column_tile<T>(c, plan.column_tile, stream);
     case Kernel::kStrided:

@@ -11,9 +11,9 @@ inline std::atomic<const Kernel*> wanted_kernel{nullptr};
 
 // False for a name that no kernel has. An empty name gives the choice back to the plan.
 inline bool set_kernel(const char* wanted) {
-  static constexpr Kernel kAll[] = {Kernel::kTile,         Kernel::kWarp,   Kernel::kResident,   Kernel::kSplit,
-                                    Kernel::kRing,         Kernel::kRelay,  Kernel::kColumnTile, Kernel::kStrided,
-                                    Kernel::kStridedRelay, Kernel::kTwoPass};
+  static constexpr Kernel kAll[] = {Kernel::kTile,    Kernel::kWarp,         Kernel::kResident, Kernel::kSplit,
+                                    Kernel::kRing,    Kernel::kRelay,        Kernel::kGather,   Kernel::kColumnTile,
+                                    Kernel::kStrided, Kernel::kStridedRelay, Kernel::kTwoPass};
   const auto equal = [](const char* a, const char* b) {
     while (*a != '\0' && *a == *b) ++a, ++b;
     return *a == *b;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "plan_column_tile.h"
+#include "plan_gather.h"
 #include "plan_resident.h"
 #include "plan_ring.h"
 #include "plan_short.h"
@@ -19,12 +20,24 @@ namespace l1norm::cuda {
 
 constexpr int kMaxThreads = 1024;
 
-enum class Kernel { kTile, kWarp, kResident, kSplit, kRing, kRelay, kColumnTile, kStrided, kStridedRelay, kTwoPass };
-constexpr int kKernels = 10;
+enum class Kernel {
+  kTile,
+  kWarp,
+  kResident,
+  kSplit,
+  kRing,
+  kRelay,
+  kGather,
+  kColumnTile,
+  kStrided,
+  kStridedRelay,
+  kTwoPass
+};
+constexpr int kKernels = 11;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile",  "warp",        "resident", "split",         "ring",
-                                            "relay", "column_tile", "strided",  "strided_relay", "two_pass"};
+  constexpr const char* kNames[kKernels] = {"tile",   "warp",        "resident", "split",         "ring",    "relay",
+                                            "gather", "column_tile", "strided",  "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -60,6 +73,7 @@ struct Plan {
   SplitPlan split{};
   RingPlan ring{};
   RelayPlan relay{};
+  GatherPlan gather{};
   ColumnTilePlan column_tile{};
   StridedPlan strided{};
   StridedRelayPlan strided_relay{};
@@ -198,6 +212,9 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_few(shape, device, 4));
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
+  } else if (open(Kernel::kGather) && plan_gather(shape, device, plan.gather) &&
+             (wanted != nullptr || is_better_gathered(shape, device, plan.gather))) {
+    plan.kernel = Kernel::kGather;
   } else if (open(Kernel::kWarp) && !(wanted == nullptr && is_better_in_blocks(shape, device)) &&
              plan_warp(shape, device, plan.warp)) {
     plan.kernel = Kernel::kWarp;

@@ -62,6 +62,7 @@ class TileRow<T, 2> {
   __device__ __forceinline__ int count() const { return count_; }
   __device__ __forceinline__ RowUnit load(int k) const { return words_[k]; }
   __device__ __forceinline__ void store(int k, const RowUnit& unit) const { words_[k] = unit; }
+  __device__ __forceinline__ static constexpr bool has_single() { return true; }
   __device__ __forceinline__ Pack<T, 1>* single() const { return single_; }
 
   // The same with the single element as the first of the last unit, which a zero fills.

@@ -1,0 +1,93 @@
+"""The plan of short rows that are gathered: what a launch must hold, and when it is chosen."""
+
+import pytest
+import torch
+from plans import GPUS, NUMBER, check, check_gather, make_plan
+from samples import DTYPES
+
+from l1norm import _C
+
+F, H, B, D = torch.float32, torch.float16, torch.bfloat16, torch.float64
+
+
+@pytest.fixture
+def asking():
+    yield lambda: _C.set_kernel("gather")
+    _C.set_kernel("")
+
+
+def plan_of(name, sizes, dims, dtype, backward=False, strides=None):
+    """The plan of a contiguous tensor, or of a strided one with a contiguous result, over dims."""
+    contiguous = list(torch.empty(sizes, device="meta").stride())
+    pack = 16 // dtype.itemsize
+    shape = _C.shape(list(sizes), list(strides or contiguous), contiguous, dims, pack, True, True)
+    numbers = {key: shape[key] for key in ("rows", "length", "held", "dense", "lattice", "beside")}
+    return _C.plan(dtype=NUMBER[dtype], aligned=strides is None, backward=backward, **numbers, **GPUS[name])
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_rows_of_a_warp_fit_its_shared_memory(name, dtype, backward, asking):
+    asking()
+    size, operands = dtype.itemsize, 1 + backward
+    longest = 0
+    for length in range(1, 24_000 // size):
+        plan = make_plan(name, 1 << 20, length, dtype, dense=False, backward=backward)
+        if plan["kernel"] != "gather":
+            continue
+        longest = length
+        check_gather(plan, length, size, GPUS[name], operands)
+        words = operands * length * size // 4
+        # Few lanes share a row, unless a tile of one each would leave a multiprocessor few warps.
+        assert plan["lanes"] == 1 or words * (32 // plan["lanes"]) > 480, (length, plan)
+        assert plan["lanes"] == 32 or words * (32 // plan["lanes"]) <= 1280, (length, plan)
+    assert operands * longest * size > 20_000
+
+
+# Sizes, dims, dtype, backward, and strides where they are not a contiguous tensor's; as measured.
+GATHERED = [
+    ((8_000_000, 3), [1], F, False, (4, 1)), ((8_000_000, 3), [1], F, True, (4, 1)),
+    ((2_400_000, 16), [1], F, False, (20, 1)), ((2_400_000, 16), [1], F, True, (20, 1)),
+    ((3_428_571, 10), [1], B, False, (14, 1)), ((857_142, 52), [1], B, False, (56, 1)),
+    ((1_333_333, 32), [1], B, True, (36, 1)), ((2_400_000, 16), [1], H, True, (20, 1)),
+    ((4_000_000, 8), [1], D, False, (12, 1)), ((3_000_000, 12), [1], D, True, (16, 1)),
+    ((2120, 27_423, 2), [2], B, False, (54_850, 2, 1)),
+    ((2, 8_000_000, 2), [0, 2], F, False, None), ((2, 941_176, 17), [0, 2], F, True, None),
+    ((8, 800_000, 5), [0, 2], B, True, None), ((8, 176_470, 17), [0, 2], F, False, None),
+    ((16, 88_235, 17), [0, 2], F, False, None), ((2, 187_500, 64), [0, 2], F, False, None),
+    ((8, 61_224, 49), [0, 2], B, False, None), ((5, 438, 11_864, 2), [0, 3], H, False, None),
+]  # fmt: skip
+OTHERS = [
+    ((1_846_153, 22), [1], F, False, (26, 1), "warp"), ((1_714_285, 24), [1], F, True, (28, 1), "warp"),
+    ((705_882, 64), [1], B, False, (68, 1), "warp"), ((2_400_000, 16), [1], D, False, (20, 1), "warp"),
+    ((2, 250_000, 64), [0, 2], F, True, None, "strided"), ((8, 250_000, 16), [0, 2], B, False, None, "strided"),
+    ((32, 500_000, 2), [0, 2], F, True, None, "strided"), ((64, 7653, 49), [0, 2], F, False, None, "strided"),
+    ((32, 44_117, 17), [0, 2], F, True, None, "strided"), ((16, 30_612, 49), [0, 2], B, False, None, "strided"),
+    ((16, 30_612, 49), [0, 2], F, False, None, "strided"), ((8, 61_224, 49), [0, 2], F, True, None, "strided"),
+    ((8, 23_255, 129), [0, 2], F, False, None, "strided"), ((2, 23_391, 513), [0, 2], D, False, None, "strided"),
+    # So few tiles that more threads had better share a row.
+    ((2000, 3), [1], F, False, (4, 1), "warp"), ((2, 1000, 17), [0, 2], F, False, None, "strided"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", GATHERED, ids=str)
+def test_short_rows_between_others_or_in_pieces_are_gathered(name, case):
+    sizes, dims, dtype, backward, strides = case
+    assert plan_of(name, sizes, dims, dtype, backward, strides)["kernel"] == "gather"
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", OTHERS, ids=str)
+def test_rows_that_fill_registers_are_not(name, case):
+    *arguments, kernel = case
+    assert plan_of(name, *arguments)["kernel"] == kernel
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_rows_that_follow_each_other_are_not(name):
+    for length in range(1, 40):
+        plan = make_plan(name, 1 << 20, length)
+        assert plan["kernel"] in ("tile", "warp")
+        check(plan, 1 << 20, length, F, GPUS[name])
