@@ -86,7 +86,7 @@ struct Backward {
   // inverse, inverse_low, through, through_low, m, pairs; the divisors' gradients; scales of products.
   static constexpr int64_t kNumbers = 8;
 
-  static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4], a[5]}; }
+  static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4], a[5], a.space}; }
 
   // neighbours: the rows' denominators are, in that order.
   template <typename Value, typename Spread>

@@ -130,8 +130,8 @@ inline Call make_rows_of_parts(Call c, int64_t part) {
 }
 
 // Elements of rows that vectors hold side by side though a row's are neighbours. Longer ones are taken one by one, a
-// vector or more in each step (32 float32 a row, gradients: 29 ns, side by side 51; 24 float64 60 and 79; bfloat16 39
-// and 46; but 20 bfloat16 41 and 38).
+// vector or more in each step (32 float32 a row, gradients: 29 ns, side by side 51; 24 float64 60 and 79; bfloat16 33
+// and 38; but 20 bfloat16 34 and 29).
 constexpr int64_t short_line(int64_t size, bool backward) {
   if (size == 8) return 15;
   if (size == 4) return backward ? 19 : 30;

@@ -19,6 +19,21 @@ L1NORM_INLINE Longs have_pairs(Doubles m, Doubles through, bool lone) {
   return (m > 0x1p-100) & (m < 0x1p100) & (through != 0.0) & (through < 0x1p120) & (through > -0x1p120);
 }
 
+// input_gradient() by pairs.
+template <int lanes>
+L1NORM_INLINE FloatsOf<lanes> by_pairs(FloatsOf<lanes> g, FloatsOf<lanes> x, FloatsOf<lanes> inverse,
+                                       FloatsOf<lanes> inverse_low, FloatsOf<lanes> through,
+                                       FloatsOf<lanes> through_low) {
+  // A zero's product is one of the other's sign.
+  const IntsOf<lanes> sign = IntsOf<lanes>{} + INT32_MIN, of_x = as<IntsOf<lanes>>(x) & sign;
+  const auto signed_as_x = [&](FloatsOf<lanes> v) {
+    const IntsOf<lanes> bits = as<IntsOf<lanes>>(v);
+    return as<FloatsOf<lanes>>((x != 0.0f) ? of_x ^ bits : bits & sign);
+  };
+  return fused(g, inverse, -signed_as_x(through)) + fused(g, inverse_low, -signed_as_x(through_low));
+}
+
+// Without pairs: PairDifferences has those.
 template <typename Type>
 struct RowGradient {
   Gradient d;
@@ -28,7 +43,8 @@ struct RowGradient {
   L1NORM_INLINE Doubles inverse_low(int64_t) const { return Doubles{} + d.inverse_low; }
   L1NORM_INLINE Doubles through(int64_t) const { return Doubles{} + d.through; }
   L1NORM_INLINE Doubles through_low(int64_t) const { return Doubles{} + d.through_low; }
-  L1NORM_INLINE Longs pairs(int64_t) const { return have_pairs<Type>(Doubles{} + d.m, Doubles{} + d.through, d.lone); }
+  L1NORM_INLINE Longs pairs(int64_t) const { return Longs{}; }
+  L1NORM_INLINE Floats by_pairs(int64_t, Floats, Floats) const { return Floats{}; }
 };
 
 template <typename Type>
@@ -46,20 +62,40 @@ struct ColumnGradients {
   L1NORM_INLINE Doubles through(int64_t i) const { return load<Doubles>(d.through + i); }
   L1NORM_INLINE Doubles through_low(int64_t i) const { return load<Doubles>(d.through_low + i); }
   L1NORM_INLINE Longs pairs(int64_t i) const { return load<Doubles>(d.pairs + i) != 0.0; }
+  L1NORM_INLINE Floats by_pairs(int64_t i, Floats g, Floats x) const {
+    return cpu::by_pairs<kLanes>(g, x, load<Floats>(d.pair_inverse + i), load<Floats>(d.pair_inverse_low + i),
+                                 load<Floats>(d.pair_through + i), load<Floats>(d.pair_through_low + i));
+  }
 };
 
-// input_gradient() by pairs.
-L1NORM_INLINE Floats by_pairs(Floats g, Floats x, Doubles inverse, Doubles through) {
-  // A zero's product is one of the other's sign.
-  const Ints sign = Ints{} + INT32_MIN, of_x = as<Ints>(x) & sign;
-  const auto signed_as_x = [&](Floats v) {
-    const Ints bits = as<Ints>(v);
-    return as<Floats>((x != 0.0f) ? of_x ^ bits : bits & sign);
-  };
-  const Floats a = to_floats(inverse), b = to_floats(through);
-  return fused(g, a, -signed_as_x(b)) +
-         fused(g, to_floats(inverse - to_doubles(a)), -signed_as_x(to_floats(through - to_doubles(b))));
-}
+// Of a row of halves with pairs.
+template <typename Type>
+struct PairDifferences {
+  using Element = typename Type::Element;
+  template <int vectors>
+  static constexpr int kWidth = vectors % 2 == 0 ? 2 * kLanes : kLanes;
+  template <int vectors>
+  using Result = typename ResultOf<Element, kWidth<vectors>>::type;
+
+  Gradient gradient;
+  PairGradient pair;
+
+  void each(int64_t, const Element* g, const Element* x, Element* y, int64_t n) const {
+    for (int64_t k = 0; k < n; ++k) y[k] = Type::differentiate(g[k], x[k], gradient);
+  }
+
+  template <int vectors>
+  L1NORM_INLINE bool block(int64_t, const Element* g, const Element* x, Result<vectors>* y) const {
+    constexpr int kStep = kWidth<vectors>;
+    using Vector = FloatsOf<kStep>;
+    for (int k = 0; k < vectors * kLanes / kStep; ++k) {
+      y[k] = Type::template round<kStep>(by_pairs<kStep>(
+          Type::template load_floats<kStep>(g + k * kStep), Type::template load_floats<kStep>(x + k * kStep),
+          Vector{} + pair.inverse, Vector{} + pair.inverse_low, Vector{} + pair.through, Vector{} + pair.through_low));
+    }
+    return true;
+  }
+};
 
 // y[i] = g[i] / m - sgn(x[i]) * through. block() leaves a row whose through is not finite, where sgn(0) matters, to
 // each().
@@ -93,7 +129,9 @@ struct Differences {
         const Floats g = Type::load_floats(gradients + k * kLanes), v = Type::load_floats(x + k * kLanes);
         const Longs pairs = gradient.pairs(at);
         Floats result = {};
-        if constexpr (kPairs<Type>) result = by_pairs(g, v, inverse, through);
+        if constexpr (kPairs<Type>) {
+          result = gradient.by_pairs(at, g, v);
+        }
         if (!kPairs<Type> || any(~pairs)) {
           const Doubles d = to_doubles(g) * inverse - signed_as(to_doubles(v), through);
           wrong |= ~pairs & (through - through != 0.0);
@@ -141,6 +179,13 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
       store(to.through + i, kept);
       store(to.m + i, m);
       store(to.pairs + i, have_pairs<Type>(m, kept, count.lone) ? Doubles{} + 1.0 : Doubles{});
+      if constexpr (kPairs<Type>) {
+        const Floats first = to_floats(inverse), second = to_floats(kept);
+        store(to.pair_inverse + i, first);
+        store(to.pair_inverse_low + i, to_floats(inverse - to_doubles(first)));
+        store(to.pair_through + i, second);
+        store(to.pair_through_low + i, to_floats(kept - to_doubles(second)));
+      }
     }
   }
 }

@@ -130,8 +130,18 @@ struct OfRows {
                             bool streaming) {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
     for (int64_t l = 0; l < e.lines; ++l) {
-      const Differences<Type, RowGradient<Type>> differences{{ColumnGradients<Type>{d}.at(l)}};
-      run_any_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
+      const Gradient gradient = ColumnGradients<Type>{d}.at(l);
+      const auto run_line_of = [&](const auto& differences) {
+        run_any_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
+      };
+      if constexpr (kPairs<Type>) {
+        PairGradient pair;
+        if (make_pair_gradient(gradient, pair)) {
+          run_line_of(PairDifferences<Type>{gradient, pair});
+          continue;
+        }
+      }
+      run_line_of(Differences<Type, RowGradient<Type>>{{gradient}});
     }
   }
 
@@ -205,7 +215,7 @@ struct OfColumns {
                                  bool streaming) {
     alignas(64) double numbers[8][kAtOnce + kLanes];
     const Sums s{numbers[0], numbers[1]};
-    const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7]};
+    const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], kAtOnce + kLanes};
     each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
         make_sums(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),

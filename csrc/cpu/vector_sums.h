@@ -150,6 +150,8 @@ struct Products {
   L1NORM_INLINE Doubles of(int64_t i, const Element* g, const Element* x) const {
     if constexpr (kOfDoubles<Type>) {
       return load<Doubles>(g) * scaled(i, x);
+    } else if constexpr (std::is_same_v<Type, HalfType>) {
+      return to_doubles(Type::load_floats(g) * Type::load_floats(x));  // exact: 22 bits from 2^-48 to 2^32
     } else {
       return to_doubles(Type::load_floats(g)) * to_doubles(Type::load_floats(x));
     }

@@ -276,9 +276,10 @@ struct BFloat16Type {
     return as<FloatsOf<lanes>>(widened<lanes>(load<UShortsOf<lanes>>(p)) << 16);
   }
   static constexpr bool kRoundsNaN = false;
-  static L1NORM_INLINE UShorts round(Floats f) {
-    const UInts u = as<UInts>(f);
-    return narrowed<kLanes>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+  template <int lanes = kLanes>
+  static L1NORM_INLINE UShortsOf<lanes> round(FloatsOf<lanes> f) {
+    const UIntsOf<lanes> u = as<UIntsOf<lanes>>(f);
+    return narrowed<lanes>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
   // Of a strict bound of an exact number: how ties go does not matter.
   template <int lanes>
