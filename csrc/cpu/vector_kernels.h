@@ -102,13 +102,22 @@ L1NORM_INLINE Element* group(const LinesTo& y, int64_t g) {
   return static_cast<Element*>(y.p) + g * y.group;
 }
 
+template <typename Element>
+L1NORM_INLINE void ask_for(const Element* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(Element))) __builtin_prefetch(from + i);
+}
+
 template <typename Type>
 struct OfRows {
   using Element = typename Type::Element;
 
   static void sum(const Lines& x, const Extent& e, Sums sums) {
     const Places<Element> from = places<Element>(x);
-    for (int64_t l = 0; l < e.lines; ++l) add(sums, l, sum_row(Magnitudes<Type>{}, e.n, from.at(l)));
+    const int64_t ahead = lines_ahead(e.n);
+    for (int64_t l = 0; l < e.lines; ++l) {
+      if (ahead > 0) ask_for(from.at(l + ahead), e.n);
+      add(sums, l, sum_row(Magnitudes<Type>{}, e.n, from.at(l)));
+    }
   }
 
   static void divide(const Lines& x, const LinesTo& to, const Extent& e, const Divisors& m, bool streaming) {
@@ -121,7 +130,9 @@ struct OfRows {
 
   static void dot(const Lines& g, const Lines& x, const Extent& e, const double* scales, Sums sums) {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
+    const int64_t ahead = lines_ahead(e.n);
     for (int64_t l = 0; l < e.lines; ++l) {
+      if (ahead > 0) ask_for(of_g.at(l + ahead), e.n), ask_for(of_x.at(l + ahead), e.n);
       add(sums, l, sum_row(Products<Type, false>{scales + l}, e.n, of_g.at(l), of_x.at(l)));
     }
   }
@@ -146,6 +157,14 @@ struct OfRows {
   }
 
  private:
+  // How far ahead memory is asked for lines so short that what each ends with keeps a processor from looking that far
+  // itself (131072 x 64 bfloat16: 0.65 of the time, gradients 0.45); 0 for others.
+  static L1NORM_INLINE int64_t lines_ahead(int64_t n) {
+    constexpr int64_t kShortBytes = 512, kAheadBytes = 2048;
+    const int64_t bytes = n * static_cast<int64_t>(sizeof(Element));
+    return 0 < bytes && bytes <= kShortBytes ? kAheadBytes / bytes : 0;
+  }
+
   static L1NORM_INLINE void add(Sums sums, int64_t l, const Sum& sum) {
     const Sum all = Sum{sums.hi[l], sums.lo[l]} + sum;
     sums.hi[l] = all.hi;
@@ -325,10 +344,6 @@ struct OfColumns {
       if (n > kShort && l + 1 < lines) (ask_for(in.at(l + 1), 1024 / sizeof(Element)), ...);
       run_any_line(operation, n, streaming, y + l * step, in.at(l)...);
     }
-  }
-
-  static L1NORM_INLINE void ask_for(const Element* from, int64_t n) {
-    for (int64_t i = 0; i < n; i += 64 / sizeof(Element)) __builtin_prefetch(from + i);
   }
 
   // What is a page after n elements of x, and the page where their results' successors go: of groups that follow each
