@@ -76,10 +76,15 @@ inline int64_t most_gathered_steps(const Shape& shape) {
   return shape.backward ? 340 : 540;
 }
 
-inline bool is_better_gathered(const Shape& shape, const Device& device, const GatherPlan& plan) {
-  if (plan.tiles < 8 * int64_t{device.multiprocessors}) return false;
+// Asked before there is a plan, as most calls end here.
+inline bool is_better_gathered(const Shape& shape) {
   if (shape.held) return !shape.dense && shape.row_bytes() <= longest_gathered_row(shape);
   return shape.lattice.along && shape.lattice.steps * shape.lattice.lanes_beside_runs() <= most_gathered_steps(shape);
+}
+
+// Few tiles take longer than few blocks whose threads share rows.
+inline bool has_enough_tiles(const Device& device, const GatherPlan& plan) {
+  return plan.tiles >= 8 * int64_t{device.multiprocessors};
 }
 
 }  // namespace l1norm::cuda
