@@ -36,6 +36,8 @@ L1NORM_INLINE FloatsOf<lanes> by_pairs(FloatsOf<lanes> g, FloatsOf<lanes> x, Flo
 // Without pairs: PairDifferences has those.
 template <typename Type>
 struct RowGradient {
+  static constexpr bool kPairs = false;
+
   Gradient d;
 
   L1NORM_INLINE const Gradient& at(int64_t) const { return d; }
@@ -43,12 +45,12 @@ struct RowGradient {
   L1NORM_INLINE Doubles inverse_low(int64_t) const { return Doubles{} + d.inverse_low; }
   L1NORM_INLINE Doubles through(int64_t) const { return Doubles{} + d.through; }
   L1NORM_INLINE Doubles through_low(int64_t) const { return Doubles{} + d.through_low; }
-  L1NORM_INLINE Longs pairs(int64_t) const { return Longs{}; }
-  L1NORM_INLINE Floats by_pairs(int64_t, Floats, Floats) const { return Floats{}; }
 };
 
 template <typename Type>
 struct ColumnGradients {
+  static constexpr bool kPairs = cpu::kPairs<Type>;
+
   Gradients d;
 
   // A row of one element is one without pairs.
@@ -127,12 +129,13 @@ struct Differences {
         wrong |= (through - through != 0.0) | (y[k] - y[k] != 0.0);
       } else {
         const Floats g = Type::load_floats(gradients + k * kLanes), v = Type::load_floats(x + k * kLanes);
-        const Longs pairs = gradient.pairs(at);
+        Longs pairs = {};
         Floats result = {};
-        if constexpr (kPairs<Type>) {
+        if constexpr (Gradient::kPairs) {
+          pairs = gradient.pairs(at);
           result = gradient.by_pairs(at, g, v);
         }
-        if (!kPairs<Type> || any(~pairs)) {
+        if (!Gradient::kPairs || any(~pairs)) {
           const Doubles d = to_doubles(g) * inverse - signed_as(to_doubles(v), through);
           wrong |= ~pairs & (through - through != 0.0);
           if constexpr (!Type::kRoundsNaN) wrong |= ~pairs & (d != d);
