@@ -1,7 +1,9 @@
 // Which kernel tests and benchmarks ask for, process-wide; the plan's own choice by default.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 
 #include "plan.h"
 
@@ -11,9 +13,11 @@ inline std::atomic<const Kernel*> wanted_kernel{nullptr};
 
 // False for a name that no kernel has. An empty name gives the choice back to the plan.
 inline bool set_kernel(const char* wanted) {
-  static constexpr Kernel kAll[] = {Kernel::kTile,    Kernel::kWarp,         Kernel::kResident, Kernel::kSplit,
-                                    Kernel::kRing,    Kernel::kRelay,        Kernel::kGather,   Kernel::kColumnTile,
-                                    Kernel::kStrided, Kernel::kStridedRelay, Kernel::kTwoPass};
+  static constexpr auto kAll = [] {
+    std::array<Kernel, kKernels> all{};
+    for (int k = 0; k < kKernels; ++k) all[static_cast<size_t>(k)] = static_cast<Kernel>(k);
+    return all;
+  }();
   const auto equal = [](const char* a, const char* b) {
     while (*a != '\0' && *a == *b) ++a, ++b;
     return *a == *b;

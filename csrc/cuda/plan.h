@@ -213,7 +213,8 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
   } else if (open(Kernel::kGather) && (wanted != nullptr || is_better_gathered(shape)) &&
-             plan_gather(shape, device, plan.gather) && (wanted != nullptr || has_enough_tiles(device, plan.gather))) {
+             plan_gather(shape, device, plan.gather) &&
+             (wanted != nullptr || are_enough_tiles(plan.gather.tiles, device))) {
     plan.kernel = Kernel::kGather;
   } else if (open(Kernel::kWarp) && !(wanted == nullptr && is_better_in_blocks(shape, device)) &&
              plan_warp(shape, device, plan.warp)) {

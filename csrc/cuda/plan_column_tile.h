@@ -112,7 +112,7 @@ inline bool is_better_in_column_tiles(const Shape& shape, const Device& device, 
   const ColumnLengths lengths =
       tiled_columns(shape.backward, element_size(shape.dtype), shape.lattice.columns > 1, plan.gapless);
   return !shape.held && lengths.least <= shape.length && shape.length <= lengths.most &&
-         plan.tiles >= 8 * int64_t{device.multiprocessors};
+         are_enough_tiles(plan.tiles, device);
 }
 
 }  // namespace l1norm::cuda

@@ -82,9 +82,4 @@ inline bool is_better_gathered(const Shape& shape) {
   return shape.lattice.along && shape.lattice.steps * shape.lattice.lanes_beside_runs() <= most_gathered_steps(shape);
 }
 
-// Few tiles take longer than few blocks whose threads share rows.
-inline bool has_enough_tiles(const Device& device, const GatherPlan& plan) {
-  return plan.tiles >= 8 * int64_t{device.multiprocessors};
-}
-
 }  // namespace l1norm::cuda

@@ -31,4 +31,9 @@ inline bool is_few(const Shape& shape, const Device& device, int on_each = 1) {
   return shape.rows <= static_cast<int64_t>(on_each) * device.multiprocessors;
 }
 
+// Tiles of rows that a warp takes: fewer take longer than blocks whose threads share rows.
+inline bool are_enough_tiles(int64_t tiles, const Device& device) {
+  return tiles >= 8 * int64_t{device.multiprocessors};
+}
+
 }  // namespace l1norm::cuda

@@ -1,5 +1,5 @@
-// Short rows that lie anyhow in memory, a thread a row: tiles of them pass through shared memory, whose elements each
-// operand gives or takes in the order in which they lie there. Without a cast.
+// Short rows that lie anyhow in memory, a thread or some lanes a row: tiles of them pass through shared memory, whose
+// elements each operand gives or takes in the order in which they lie there. Without a cast.
 #pragma once
 
 #include <cuda_runtime.h>
