@@ -1,6 +1,7 @@
 """The benchmark: its exit codes, its JSON, that it notices what is wrong, and that it goes on."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import plot  # noqa: E402
 import run  # noqa: E402
-from l1bench import facts, host, l2, measure, plots, results, suites, tables  # noqa: E402
+from l1bench import check, facts, host, l2, measure, plots, results, suites, tables  # noqa: E402
 
 import l1norm  # noqa: E402
 from l1norm._cli import timing  # noqa: E402
@@ -177,6 +178,17 @@ def test_a_wrong_gradient_ends_with_1(tmp_path, monkeypatch):
     code, found = run_json(tmp_path, "--suite", "backward", "--peers", "none")
     assert code == 1
     assert found["results"][0]["check"]["wrong_rows"] == 40
+
+
+def test_gradients_of_a_row_of_zeros_are_nan_and_no_others():
+    case = suites.Case("rows", (4, 6))
+    x, g = torch.ones(4, 6), torch.ones(4, 6)
+    x[1] = 0
+    right = torch.zeros(4, 6)
+    right[1] = math.nan
+    assert check.backward(case, x, g, right).wrong_rows == 0
+    assert check.backward(case, x, g, torch.zeros(4, 6)).wrong_rows == 1
+    assert check.backward(case, x, g, torch.full((4, 6), math.nan)).wrong_rows == 3
 
 
 def test_a_failing_peer_does_not_stop_the_run(tmp_path, monkeypatch):

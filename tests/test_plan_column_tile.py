@@ -7,15 +7,7 @@ import torch
 from plans import GPUS, ceil_div, plan_lattice
 from samples import DTYPES
 
-from l1norm import _C
-
 WIDTHS = [1, 2, 3, 7, 8, 16, 31, 49, 64, 100, 513, 1024, 1023, 70_001]
-
-
-@pytest.fixture
-def asking():
-    yield lambda: _C.set_kernel("column_tile")
-    _C.set_kernel("")
 
 
 def column_tile(name, groups, steps, columns, dtype, backward=False, gapless=True, packs=None):
@@ -32,7 +24,7 @@ def column_tile(name, groups, steps, columns, dtype, backward=False, gapless=Tru
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GPUS)
 def test_tiles_can_be_launched_and_hold_their_columns(name, dtype, backward, asking):
-    asking()
+    asking("column_tile")
     size, operands, taken = dtype.itemsize, 1 + backward, 0
     for steps, columns, groups, gapless in product((2, 5, 16, 17, 64, 160), WIDTHS, (1, 3, 70_000), (True, False)):
         plan = column_tile(name, groups, steps, columns, dtype, backward, gapless)

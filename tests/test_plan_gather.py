@@ -10,12 +10,6 @@ from l1norm import _C
 F, H, B, D = torch.float32, torch.float16, torch.bfloat16, torch.float64
 
 
-@pytest.fixture
-def asking():
-    yield lambda: _C.set_kernel("gather")
-    _C.set_kernel("")
-
-
 def plan_of(name, sizes, dims, dtype, backward=False, strides=None):
     """The plan of a contiguous tensor, or of a strided one with a contiguous result, over dims."""
     contiguous = list(torch.empty(sizes, device="meta").stride())
@@ -29,7 +23,7 @@ def plan_of(name, sizes, dims, dtype, backward=False, strides=None):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GPUS)
 def test_rows_of_a_warp_fit_its_shared_memory(name, dtype, backward, asking):
-    asking()
+    asking("gather")
     size, operands = dtype.itemsize, 1 + backward
     longest = 0
     for length in range(1, 24_000 // size):

@@ -26,7 +26,7 @@ NEAR, FAR = 8 << 10, 32 << 10  # bytes from step to step, from which on narrow t
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", GPUS)
-def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward, apart):
+def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backward, apart, asking):
     for dtype in DTYPES:
         columns, elements, along = KINDS[kind](16 // dtype.itemsize)
         size = dtype.itemsize
@@ -41,9 +41,9 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     plan = plan_lattice(name, kind, units, steps, inner, dtype, backward, apart=apart)
                     if plan["kernel"] == "gather":
                         assert along
-                        _C.set_kernel("strided")
+                        asking("strided")
                         plan = plan_lattice(name, kind, units, steps, inner, dtype, backward, apart=apart)
-                        _C.set_kernel("")
+                        asking("")
                     case = (dtype, units, inner, steps, plan)
                     if plan["kernel"] == "two_pass":
                         assert units > 1 << 31, case
