@@ -64,6 +64,7 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike), pack);
   d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed,
                                       l.interleaved, l.apart, l.run);
+  d["run"] = g.run();
   d["beside"] = pybind11::make_tuple(l.beside.columns, l.beside.gapless);
   return d;
 }
@@ -81,7 +82,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     int64_t l2_bytes, int max_cluster, int widest_cluster, double bytes_per_cycle, bool backward,
                     bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t, int64_t>& lattice,
-                    const std::tuple<int64_t, bool>& beside) {
+                    const std::tuple<int64_t, bool>& beside, int64_t neighbours) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart, run] = lattice;
   const auto& [columns_beside, gapless] = beside;
@@ -105,7 +106,8 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                              interleaved,
                              apart,
                              run,
-                             {columns_beside, gapless}}},
+                             {columns_beside, gapless}},
+                            neighbours},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster, widest_cluster, false, bytes_per_cycle},
                            wanted_kernel);
@@ -154,6 +156,19 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["threads"] = p.gather.threads;
       d["shared_bytes"] = p.gather.shared_bytes();
       d["blocks"] = ceil_div(p.gather.tiles, p.gather.threads / 32);
+      break;
+    case Kernel::kRuns:
+      d["lanes"] = p.runs.lanes;
+      d["cuts"] = p.runs.cuts;
+      d["packs"] = p.runs.packs;
+      d["threads"] = p.runs.threads;
+      d["cluster"] = p.runs.cluster;
+      d["each"] = p.runs.each;
+      d["chunks"] = p.runs.relay.chunks;
+      d["ahead"] = p.runs.relay.ahead;
+      d["kept"] = p.runs.relay.kept;
+      d["turns_back"] = p.runs.relay.turns_back();
+      d["blocks"] = p.runs.blocks(rows);
       break;
     case Kernel::kColumnTile:
       d["lanes"] = p.column_tile.lanes;
@@ -277,7 +292,7 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("widest_cluster"), pybind11::arg("bytes_per_cycle"), pybind11::arg("backward") = false,
       pybind11::arg("at_packs") = false,
       pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0, 0),
-      pybind11::arg("beside") = std::make_tuple(0, false),
+      pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0,
       "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
       "multiprocessors (0: launches do not start staggered). dtype: its number in ATen; held: a row's elements "
       "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
@@ -286,9 +301,11 @@ PYBIND11_MODULE(_C, m) {
       "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
       "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
-      "beside: columns side by side in memory, whether nothing lies between all of them.");
+      "beside: columns side by side in memory, whether nothing lies between all of them; run: elements of each run of "
+      "neighbours that a row has several of.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
-        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'column_tile', "
+        "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
+        "'column_tile', "
         "'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
 }
 

@@ -83,6 +83,9 @@ struct Geometry {
   // Neighbours in a row are neighbours in memory, in input, grad and output alike.
   bool unit_stride() const { return row.dims == 0 || (row.dims == 1 && row.has_stride(0, 1)); }
 
+  // Elements of each of the runs of neighbours that a row is made of, if it is made of several that are alike; else 0.
+  int64_t run() const { return row.dims == 2 && row.has_stride(1, 1) ? row.size[1] : 0; }
+
   // Rows of neighbours that follow each other without a gap, in input, grad and output alike.
   bool dense() const { return unit_stride() && (rows.dims == 0 || (rows.dims == 1 && rows.has_stride(0, row.count))); }
 };

@@ -24,6 +24,7 @@ _REASON = {
     "ring": "rows in turn in the shared memory of groups of blocks, those to come loaded ahead",
     "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
     "gather": "a short row that lies between others, or in pieces: tiles of such rows pass through shared memory",
+    "runs": "a row's runs of neighbours in pieces, in registers, or in chunks of them, summed and then divided",
     "column_tile": "tiles of rows side by side in shared memory, a thread a row",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
     "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
@@ -42,9 +43,9 @@ class Explanation:
     device: str
     rows: int
     length: int
-    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"gather"``, ``"column_tile"``,
-    #: ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no
-    #: kernel serves the device or dtype; ``"none"`` where there are no elements.
+    #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"gather"``, ``"runs"``,
+    #: ``"column_tile"``, ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``;
+    #: ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]
@@ -154,7 +155,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         walk.shape["dense"],
         all(distance % _PACK_BYTES == 0 for distance in apart),
         at_packs=walk.at_packs,
-        **({name: walk.shape[name] for name in ("lattice", "beside")} if walk.source is result else {}),
+        **({name: walk.shape[name] for name in ("lattice", "beside", "run")} if walk.source is result else {}),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )
     return plan

@@ -84,6 +84,15 @@ def make_plan(
     )
 
 
+def plan_of(name, sizes, dims, dtype, backward=False, strides=None) -> dict:
+    """The plan of a contiguous tensor, or of a strided one with a contiguous result, over dims."""
+    contiguous = list(torch.empty(sizes, device="meta").stride())
+    pack = 16 // dtype.itemsize
+    shape = _C.shape(list(sizes), list(strides or contiguous), contiguous, dims, pack, True, True)
+    numbers = {key: shape[key] for key in ("rows", "length", "held", "dense", "lattice", "beside", "run")}
+    return _C.plan(dtype=NUMBER[dtype], aligned=strides is None, backward=backward, **numbers, **GPUS[name])
+
+
 # Units side by side, columns of a unit, elements of a cell that are steps, whether steps lie closer together.
 KINDS = {
     "columns": lambda pack: (pack, 1, False),

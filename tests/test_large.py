@@ -150,6 +150,20 @@ def test_tiny_rows_between_others(cuda):
     assert_magnitudes_sum_to_the_length(y, 1)
 
 
+def test_runs_longer_than_31_bits_count(cuda):
+    """Rows of two runs each, held to the bits of the same rows in one run."""
+    shape = (2, 2, (1 << 31) + 5)
+    needs(cuda, 3 * gib(math.prod(shape), torch.float16) + 1)
+    x = filled(shape, torch.float16, cuda)
+    assert l1norm.explain(x, (0, 2)).kernel == "runs"
+    y = l1norm.l1_norm(x, (0, 2))
+    for channel in range(2):
+        expected = l1norm.l1_norm_(x[:, channel].reshape(1, -1)).view(2, -1)
+        for run in range(2):
+            for a, b in zip(y[run, channel].split(CHUNK), expected[run].split(CHUNK), strict=True):
+                assert torch.equal(a, b)
+
+
 def test_more_rows_than_31_bits_count(cuda):
     """Of two elements, with their divisors and the gradient."""
     rows, dtype = (1 << 31) + 5, torch.float16

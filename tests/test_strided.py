@@ -13,7 +13,7 @@ from l1norm import _C
 gradient = torch.ops.l1norm.l1_norm_backward
 
 # '' leaves the choice to the plan.
-KERNELS = ("", "gather", "column_tile", "strided", "strided_relay")
+KERNELS = ("", "gather", "runs", "column_tile", "strided", "strided_relay")
 
 # Sizes and reduced dims: columns of packs and of elements, segments, few and many steps, loops within a row.
 SHAPES = [
@@ -37,6 +37,9 @@ SHAPES = [
     # Gathered: short rows between others, or in pieces, of a lane and of several, the last tile not full.
     ((7, 99, 3), [2]), ((100, 9, 10), [2]), ((2, 1000, 1), [0, 2]), ((2, 700, 17), [0, 2]), ((5, 77, 130), [0, 2]),
     ((3, 20, 1001), [0, 2]), ((4, 3, 2, 65), [1, 3]), ((50, 3, 30, 2), [1, 3]),
+    # Runs, in pieces: a few and many, of a part of a run or all of it, in a block, a cluster, the L2 cache.
+    ((7, 3, 131), [0, 2]), ((70, 2, 99), [0, 2]), ((3, 2, 5003), [0, 2]), ((300, 2, 626), [0, 2]),
+    ((90, 3, 64), [0, 2]), ((2, 3, 40_001), [0, 2]), ((2, 9, 2, 333), [1, 3]),
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@
 #include "kernels/relay.h"
 #include "kernels/resident.h"
 #include "kernels/ring.h"
+#include "kernels/runs.h"
 #include "kernels/split.h"
 #include "kernels/strided.h"
 #include "kernels/strided_relay.h"
@@ -198,6 +199,12 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
     }
     case Kernel::kGather:
       return gather<T>(c, plan.gather, stream);
+    case Kernel::kRuns:
+      if constexpr (T != DType::kDouble) {
+        const Scratch scratch(c.device, runs_scratch_bytes(plan.runs, c.geometry.rows.count));
+        return runs<T>(c, plan.runs, scratch.data(), stream);
+      }
+      break;  // none is planned
     case Kernel::kColumnTile:
       return column_tile<T>(c, plan.column_tile, stream);
     case Kernel::kStrided:
@@ -236,6 +243,7 @@ void run(Call& c) {
   const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype)); };
   Shape shape{g.rows.count, g.row.count,    c.input_dtype,     held,
               g.dense(),    packs_align(c), c.grad != nullptr, starts_at(c, kPackBytes)};
+  if (!cast) shape.run = g.run();
   if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
   const Device& device = properties(c.device);
   c.starts_early = device.early_starts;

@@ -8,8 +8,10 @@
 
 #include "plan_column_tile.h"
 #include "plan_gather.h"
+#include "plan_relay.h"
 #include "plan_resident.h"
 #include "plan_ring.h"
+#include "plan_runs.h"
 #include "plan_short.h"
 #include "plan_stagger.h"
 #include "plan_strided.h"
@@ -28,16 +30,17 @@ enum class Kernel {
   kRing,
   kRelay,
   kGather,
+  kRuns,
   kColumnTile,
   kStrided,
   kStridedRelay,
   kTwoPass
 };
-constexpr int kKernels = 11;
+constexpr int kKernels = 12;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile",   "warp",        "resident", "split",         "ring",    "relay",
-                                            "gather", "column_tile", "strided",  "strided_relay", "two_pass"};
+  constexpr const char* kNames[kKernels] = {"tile",   "warp", "resident",    "split",   "ring",          "relay",
+                                            "gather", "runs", "column_tile", "strided", "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -47,16 +50,6 @@ struct SplitPlan {
   int packs;
   int shared_packs;
   int blocks_a_row;
-};
-
-// The relay kernel: `chunks` blocks and one sum a row, and as many divide it, from the `ahead`-th block on in turns.
-struct RelayPlan {
-  int chunks;
-  int ahead;
-  int kept;  // chunks at a row's end that the cache is asked to keep
-
-  // Divides a row from its end.
-  bool turns_back() const { return kept < chunks; }
 };
 
 // The two-pass kernel: one block a row at a time, resident blocks walk the rows.
@@ -74,19 +67,13 @@ struct Plan {
   RingPlan ring{};
   RelayPlan relay{};
   GatherPlan gather{};
+  RunsPlan runs{};
   ColumnTilePlan column_tile{};
   StridedPlan strided{};
   StridedRelayPlan strided_relay{};
   TwoPassPlan two_pass{};
   Stagger stagger{};
 };
-
-// A chunk's threads and their packs: all registers of a multiprocessor.
-constexpr int kRelayThreads = 512;
-constexpr int relay_packs(bool backward) { return backward ? 8 : 16; }
-template <bool kBackward>
-constexpr int kRelayPacks = relay_packs(kBackward);
-constexpr int64_t kRelayChunkBytes = int64_t{kRelayThreads} * relay_packs(false) * kPackBytes;  // of both operands
 
 // Packs of each of a row's parts: whole lines.
 constexpr int64_t split_slice(int64_t packs, int64_t parts) { return ceil_div(packs, parts * 8) * 8; }
@@ -107,27 +94,6 @@ inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan
   constexpr int64_t kShared = resident_threads(kPacksBesideShared) * kPackBytes;
   return shape.aligned && take(kPacksBesideShared, static_cast<int>((device.shared_bytes - kOtherShared) / kShared)) &&
          plan.shared_packs > 0;
-}
-
-// Rows in chunks. What comes between a chunk's sum and its division stays in the L2 cache: with more of it reads miss,
-// with less blocks wait, and what is best on an H200 is three quarters of the chunks that run at a time and half of a
-// row's (3 * 2^20 float32: 0.81, with whole rows 0.70; 2^20: 0.86, with a chunk in eight less 0.85, with one in four
-// more 0.83). Of longer rows the cache keeps the end, a quarter of its bytes (2^23 float32: 0.74, and 0.72 where it is
-// asked for all of it; 6000001: 0.72, and 0.69 all of it and from the front). Rows of float64 are long from a third of
-// the cache on (2400001: 0.74 as a short one, 0.71 as a long one; 3000001: 0.69, 0.695).
-inline bool plan_relay(const Shape& shape, const Device& device, RelayPlan& plan) {
-  if (!shape.held || shape.rows == 0 || (shape.backward && !shape.aligned)) return false;
-  const int64_t chunks = std::max<int64_t>(ceil_div(shape.packs(), kRelayThreads * relay_packs(shape.backward)), 1);
-  if (shape.rows > INT32_MAX / (2 * (chunks + 1))) return false;
-  const int64_t slots = chunks + 1, running = device.multiprocessors;
-  const int64_t cached = device.l2_bytes / 3 / kRelayChunkBytes;
-  plan.chunks = static_cast<int>(chunks);
-  const int64_t end = device.l2_bytes / 4 / kRelayChunkBytes;
-  const int64_t whole = element_size(shape.dtype) == 8 ? device.l2_bytes * 7 / 20 / kRelayChunkBytes : end;
-  plan.kept = static_cast<int>(chunks <= whole ? chunks : end);
-  const int64_t ahead = plan.turns_back() ? slots + running / 2 : std::min(running * 3 / 4 + slots / 2, cached);
-  plan.ahead = static_cast<int>(std::clamp(ahead, slots, shape.rows * slots));
-  return true;
 }
 
 inline TwoPassPlan plan_two_pass(const Shape& shape, const Device& device) {
@@ -235,16 +201,23 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   } else if (open(Kernel::kColumnTile) && across && plan_column_tile(shape, device, plan.column_tile) &&
              (wanted != nullptr || is_better_in_column_tiles(shape, device, plan.column_tile))) {
     plan.kernel = Kernel::kColumnTile;
-  } else if (const bool relay = open(Kernel::kStridedRelay) && across &&
-                                plan_strided_relay(shape.lattice, shape.backward, device, plan.strided_relay);
-             open(Kernel::kStrided) && across && plan_strided(shape.lattice, shape.backward, device, plan.strided) &&
-             !(relay && is_better_relayed(shape.lattice, shape.backward, device, plan.strided, plan.strided_relay))) {
-    plan.kernel = Kernel::kStrided;
-  } else if (relay) {
-    plan.kernel = Kernel::kStridedRelay;
   } else {
-    plan.kernel = Kernel::kTwoPass;
-    plan.two_pass = plan_two_pass(shape, device);
+    const bool relay = open(Kernel::kStridedRelay) && across &&
+                       plan_strided_relay(shape.lattice, shape.backward, device, plan.strided_relay);
+    const bool strided =
+        open(Kernel::kStrided) && across && plan_strided(shape.lattice, shape.backward, device, plan.strided) &&
+        !(relay && is_better_relayed(shape.lattice, shape.backward, device, plan.strided, plan.strided_relay));
+    if (open(Kernel::kRuns) && plan_runs(shape, device, plan.runs) &&
+        (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, strided))) {
+      plan.kernel = Kernel::kRuns;
+    } else if (strided) {
+      plan.kernel = Kernel::kStrided;
+    } else if (relay) {
+      plan.kernel = Kernel::kStridedRelay;
+    } else {
+      plan.kernel = Kernel::kTwoPass;
+      plan.two_pass = plan_two_pass(shape, device);
+    }
   }
   plan.stagger = stagger_of(plan, shape, device);
   return plan;

@@ -113,6 +113,13 @@ __device__ __forceinline__ Sum add_members(Sum sum, int depth, int across, doubl
   return sum;
 }
 
+// Whether launches have clusters.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kHasClusters = false;
+#else
+constexpr bool kHasClusters = true;
+#endif
+
 // The cluster of this block, whose size the launch says; a block of its own where the architecture has none.
 //
 // Its blocks hand sums to each other once: each says at its begin how many bytes it expects, and waits for those alone.

@@ -19,6 +19,7 @@ struct Shape {
   bool backward = false;
   bool at_packs = false;   // all of them start at a multiple of a pack's bytes
   LatticeShape lattice{};  // without a cast
+  int64_t run = 0;         // elements of each of a row's runs of neighbours, where it has several, and no cast
 
   int64_t row_bytes() const { return length * element_size(dtype); }
   // The most whole packs that a row can have, wherever it starts.

@@ -13,12 +13,6 @@
 namespace l1norm::cuda {
 namespace resident_kernel {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr bool kHasClusters = false;
-#else
-constexpr bool kHasClusters = true;
-#endif
-
 template <typename T>
 struct Type {
   using type = T;

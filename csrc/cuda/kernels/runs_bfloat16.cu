@@ -1,0 +1,5 @@
+#include "runs.cuh"
+
+namespace l1norm::cuda {
+template cudaError_t runs<DType::kBFloat16>(const Call&, const RunsPlan&, void*, cudaStream_t);
+}

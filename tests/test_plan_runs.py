@@ -1,0 +1,81 @@
+"""The plan of rows that are runs of neighbours, in pieces: what a launch must hold, and when it is chosen."""
+
+import pytest
+import torch
+from plans import GPUS, ceil_div, plan_of
+
+F, H, B, D = torch.float32, torch.float16, torch.bfloat16, torch.float64
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", [H, B, F])
+@pytest.mark.parametrize("name", GPUS)
+def test_lanes_hold_every_piece_and_blocks_every_row(name, dtype, backward, asking):
+    asking("runs")
+    device, pack = GPUS[name], 16 // dtype.itemsize
+    relayed = held = 0
+    for length in [*range(8 * pack, 140 * pack, 3), 257 * pack - 1, 5000 * pack + 3, 300_000 * pack + 1]:
+        for runs, rows in ((2, 7), (3, 1000), (64, 1), (513, 40), (20_000, 3)):
+            plan = plan_of(name, (runs, rows, length), [0, 2], dtype, backward)
+            case = (runs, rows, length, plan)
+            if rows == 1:  # a run follows the other one
+                assert plan["kernel"] != "runs", case
+                continue
+            assert plan["kernel"] == "runs", case
+            lanes, cuts, packs = plan["lanes"], plan["cuts"], plan["packs"]
+            assert lanes in (8, 16, 32), case  # as many as there may be elements ahead of packs, or more
+            # Whole packs of a run, wherever it begins: all but the last piece have as many, which lanes have room for.
+            assert packs <= 4 * lanes, case
+            assert 0 < length // pack - (cuts - 1) * packs <= packs, case
+            assert (length - (pack - 1)) // pack - (cuts - 1) * packs >= 0, case
+            at_once = plan["threads"] // lanes
+            assert plan["threads"] % 32 == 0, case
+            if plan["cluster"] > 0:
+                held += 1
+                assert plan["cluster"] <= device["max_cluster"], case
+                assert plan["threads"] <= 512, case
+                assert plan["each"] == 1, case
+                assert at_once * plan["cluster"] >= runs * cuts, case
+                assert plan["blocks"] == rows * plan["cluster"], case
+                continue
+            relayed += 1
+            assert plan["threads"] == 256, case
+            assert plan["chunks"] == ceil_div(runs * cuts, at_once * plan["each"]), case
+            assert plan["blocks"] == 2 * rows * (plan["chunks"] + 1) < 1 << 31, case
+            # What is summed ahead is a row at the least: blocks wait for blocks of lower numbers alone.
+            assert plan["chunks"] + 1 <= plan["ahead"] <= rows * (plan["chunks"] + 1), case
+            assert plan["turns_back"] == (plan["kept"] < plan["chunks"]), case
+    assert relayed > 100
+    assert held > 100
+
+
+def test_doubles_and_short_runs_are_not_taken(asking):
+    asking("runs")
+    assert plan_of("H100", (64, 1000, 500), [0, 2], D)["kernel"] == "two_pass"
+    assert plan_of("H100", (64, 1000, 31), [0, 2], F)["kernel"] == "two_pass"
+    assert plan_of("H100", (64, 1000, 32), [0, 2], F)["kernel"] == "runs"
+    assert plan_of("H100", (64, 1000, 500), [1], F)["kernel"] == "two_pass"
+
+
+# Sizes, dtype, backward, and the kernel that was measured as the faster one, over dims 0 and 2.
+MEASURED = [
+    ((64, 6313, 99), H, False, "runs"), ((64, 6313, 99), H, True, "runs"), ((64, 9615, 65), H, True, "runs"),
+    ((64, 9615, 65), H, False, "strided"), ((16, 2439, 1025), H, False, "runs"), ((16, 2439, 1025), B, True, "runs"),
+    ((4, 9756, 1025), H, False, "runs"), ((2, 1999, 10_001), H, True, "runs"), ((952, 67, 626), H, False, "runs"),
+    ((952, 424, 99), B, False, "runs"), ((952, 646, 65), H, True, "runs"), ((22, 89, 45_143), H, False, "runs"),
+    ((22, 89, 45_143), F, True, "runs"), ((952, 40, 626), F, False, "runs"), ((952, 40, 626), F, True, "runs"),
+    ((64, 3787, 99), F, False, "strided"), ((64, 3787, 99), F, True, "runs"), ((64, 5769, 65), F, True, "strided"),
+    ((64, 1459, 257), F, False, "runs"), ((16, 1463, 1025), F, True, "runs"), ((300, 406, 197), F, False, "strided"),
+    ((64, 8680, 72), H, True, "strided"), ((64, 3125, 200), H, True, "runs"), ((64, 3125, 200), H, False, "strided"),
+    ((32, 1024, 1024), F, False, "strided"), ((952, 16, 640), F, True, "runs"), ((22, 89, 45_144), H, True, "runs"),
+    ((64, 1893, 99), D, True, "strided"),
+    # So few blocks that more had better share a row.
+    ((8, 64, 257), F, False, "strided"), ((952, 2, 99), H, False, "strided"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", MEASURED, ids=str)
+def test_runs_are_taken_in_pieces_where_that_is_faster(name, case):
+    sizes, dtype, backward, kernel = case
+    assert plan_of(name, sizes, [0, 2], dtype, backward)["kernel"] == kernel
