@@ -211,6 +211,9 @@ struct OfColumns {
         if (e.groups > 1) ask_for_page(e.lines * n, group<Element>(x, g).p + i, group<Element>(y, g) + i);
         make_sums(Magnitudes<Type>{}, e.lines, n, s.from(at), group<Element>(x, g).from(i));
       });
+      // The lanes of the last vector that are no columns: zeros would be no plain divisors.
+      store(s.hi + columns, Doubles{} + s.hi[columns - 1]);
+      store(s.lo + columns, Doubles{} + s.lo[columns - 1]);
       const auto divide = [&](const auto& divisors_from) {
         each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
           run(Quotients<Type, decltype(divisors_from(at))>{divisors_from(at)}, group<Element>(y, g) + i, y.step,
