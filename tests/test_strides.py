@@ -98,6 +98,14 @@ SHAPES = {
     "rows in long runs": ((3, 20, 6, 500), (1, 3)),
     "rows in runs in two loops": ((3, 6, 5, 7, 4, 16), (1, 3, 5)),
     "columns in runs": ((5, 64, 9, 48), (0, 2)),
+    "rows in short runs that follow each other": ((300, 9, 3), (0, 2)),
+    "two rows in such runs": ((700, 2, 5), (0, 2)),
+    "rows in few such runs": ((3, 400, 20), (0, 2)),
+    "rows in a few runs each": ((2, 300, 40), (0, 2)),
+    "columns that a line holds some times": ((90, 133, 2), 1),
+    "columns that it holds once or twice": ((60, 90, 3), 1),
+    "short columns of an odd width": ((70, 16, 23), 1),
+    "narrow columns side by side": ((50, 20, 20), 1),
 }
 VIEWS = {
     "plain": lambda t: t,
