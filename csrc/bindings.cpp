@@ -113,6 +113,12 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                            wanted_kernel);
   pybind11::dict d;
   d["kernel"] = name(p.kernel);
+  const auto put_relay = [&](const RelayPlan& relay) {
+    d["chunks"] = relay.chunks;
+    d["ahead"] = relay.ahead;
+    d["kept"] = relay.kept;
+    d["turns_back"] = relay.turns_back();
+  };
   switch (p.kernel) {
     case Kernel::kTile:
       d["rows_a_warp"] = p.tile.rows;
@@ -145,10 +151,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["threads"] = kRingThreads;
       break;
     case Kernel::kRelay:
-      d["chunks"] = p.relay.chunks;
-      d["ahead"] = p.relay.ahead;
-      d["kept"] = p.relay.kept;
-      d["turns_back"] = p.relay.turns_back();
+      put_relay(p.relay);
       break;
     case Kernel::kGather:
       d["lanes"] = p.gather.lanes;
@@ -164,10 +167,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["threads"] = p.runs.threads;
       d["cluster"] = p.runs.cluster;
       d["each"] = p.runs.each;
-      d["chunks"] = p.runs.relay.chunks;
-      d["ahead"] = p.runs.relay.ahead;
-      d["kept"] = p.runs.relay.kept;
-      d["turns_back"] = p.runs.relay.turns_back();
+      put_relay(p.runs.relay);
       d["blocks"] = p.runs.blocks(rows);
       break;
     case Kernel::kColumnTile:
@@ -305,8 +305,7 @@ PYBIND11_MODULE(_C, m) {
       "neighbours that a row has several of.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
-        "'column_tile', "
-        "'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
+        "'column_tile', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "divider.h"
+#include "plan_relay.h"
 
 namespace l1norm::cuda {
 
@@ -13,6 +14,11 @@ struct Board {
   double2* parts;   // a row and chunk, and a column of it where rows have such
   double2* totals;  // a row, likewise
 };
+
+// In scratch memory: so many parts' sums, and the totals behind them.
+inline Board board_in(void* scratch, size_t sums) {
+  return {static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
+}
 
 // How a launch orders its blocks.
 struct Order {
@@ -34,6 +40,12 @@ struct Order {
 
   unsigned blocks() const { return 2 * rows * slots; }
 };
+
+// Of rows that one block each adds the chunks of.
+inline Order order_of(const RelayPlan& plan, int64_t rows) {
+  return {static_cast<unsigned>(rows), static_cast<unsigned>(plan.chunks), 1, static_cast<unsigned>(plan.ahead),
+          plan.turns_back()};
+}
 
 enum class Job { kSum, kTotal, kDivide, kNone };
 

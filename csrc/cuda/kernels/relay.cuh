@@ -83,10 +83,8 @@ cudaError_t launch(const Call& c, const RelayPlan& plan, void* scratch, cudaStre
   if (error != cudaSuccess) return error;
   error = unset_scratch(c, scratch, relay_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
-  const size_t rows = static_cast<size_t>(c.geometry.rows.count), chunks = static_cast<size_t>(plan.chunks);
-  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + rows * chunks};
-  const Order order(static_cast<unsigned>(rows), static_cast<unsigned>(chunks), 1, static_cast<unsigned>(plan.ahead),
-                    plan.turns_back());
+  const Order order = order_of(plan, c.geometry.rows.count);
+  const Board board = board_in(scratch, size_t{order.rows} * order.chunks);
   return launch_in_stream(c, function, order.blocks(), kRelayThreads, 0, 1, stream, c, board, order,
                           static_cast<unsigned>(plan.kept));
 }

@@ -43,11 +43,10 @@ __device__ __forceinline__ Row share_of(const Call& c, const Pieces& pieces, Off
   const int cut = exists ? index - run * pieces.cuts : 0;
   o.add(run, row.stride[0]);
   // But for the first, pieces begin where packs do.
-  const int64_t begin =
-      cut == 0 ? 0 : elements_to(Row::packs_of(c, o), kPackBytes) + int64_t{cut} * pieces.packs * kPack;
-  const int64_t end = cut + 1 == pieces.cuts
-                          ? row.size[1]
-                          : elements_to(Row::packs_of(c, o), kPackBytes) + int64_t{cut + 1} * pieces.packs * kPack;
+  const auto start = [&](int k) {
+    return elements_to(Row::packs_of(c, o), kPackBytes) + int64_t{k} * pieces.packs * kPack;
+  };
+  const int64_t begin = cut == 0 ? 0 : start(cut), end = cut + 1 == pieces.cuts ? row.size[1] : start(cut + 1);
   const int lane = static_cast<int>(threadIdx.x) & (pieces.lanes - 1);
   return Row(c, o, begin, exists ? static_cast<int>(end - begin) : 0, kPackBytes, lane, pieces.lanes, lane, lane);
 }
@@ -163,10 +162,8 @@ cudaError_t launch_relay(const Call& c, const RunsPlan& plan, void* scratch, cud
   if (error != cudaSuccess) return error;
   error = unset_scratch(c, scratch, runs_scratch_bytes(plan, c.geometry.rows.count), stream);
   if (error != cudaSuccess) return error;
-  const size_t rows = static_cast<size_t>(c.geometry.rows.count), chunks = static_cast<size_t>(plan.relay.chunks);
-  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + rows * chunks};
-  const Order order(static_cast<unsigned>(rows), static_cast<unsigned>(chunks), 1,
-                    static_cast<unsigned>(plan.relay.ahead), plan.relay.turns_back());
+  const Order order = order_of(plan.relay, c.geometry.rows.count);
+  const Board board = board_in(scratch, size_t{order.rows} * order.chunks);
   return launch_in_stream(c, function, order.blocks(), kRunsRelayThreads, 0, 1, stream, c, Pieces(plan), board, order,
                           static_cast<unsigned>(plan.relay.kept));
 }

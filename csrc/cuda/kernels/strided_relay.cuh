@@ -210,7 +210,7 @@ cudaError_t launch_bands(void (*function)(Call, Shape, Bands, Board, Order), Pre
   error = unset_scratch(c, scratch, static_cast<size_t>(plan.scratch_bytes), stream);
   if (error != cudaSuccess) return error;
   const size_t sums = static_cast<size_t>(plan.tiles) * static_cast<size_t>(plan.parts) * static_cast<size_t>(columns);
-  const Board board{static_cast<double2*>(scratch), static_cast<double2*>(scratch) + sums};
+  const Board board = board_in(scratch, sums);
   const Bands bands(plan);
   const Order order = order_of(plan);
   return launch_in_stream(c, function, order.blocks(), threads, shared, 1, stream, c, shape, bands, board, order);
