@@ -118,15 +118,13 @@ inline int64_t part_of(const Call& c) {
   const auto each = [&](const Offsets& stride, int64_t wanted) {
     return stride.input == wanted && stride.output == wanted && (c.grad == nullptr || stride.grad == wanted);
   };
-  if (!each(l.stride, 1) || c.input_dtype != c.dtype || row.dims < 2 || rows.dims < 1 || rows.dims == kMaxDims)
-    return 1;
-  if (l.size > kMost) return 1;
+  if (!each(l.stride, 1) || c.input_dtype != c.dtype || row.dims < 2 || l.size > kMost) return 1;
+  if (rows.dims < 1 || rows.dims == kMaxDims) return 1;
   // Parts of neighbouring rows that follow each other make long lines, however short they are, and few of them do where
   // rows are not worth a walk part by part (8412 x 141 x 2 float32 over dims 0 and 2: 0.36 ns an element, in copies 18;
   // 3 x 10000 x 20 0.65 and 1.65, but 2 x 10000 x 40 0.70, part by part 0.42).
-  const bool follow = each(k.stride, l.size), few = follow && l.size < kShortRow;
-  const bool fit = follow ? row.count >= kShortRow : l.size >= kLeast && k.size >= kMany;
-  return fit && (few || row.count >= kMany * l.size) ? l.size : 1;
+  const bool follow = each(k.stride, l.size), fit = follow || (l.size >= kLeast && k.size >= kMany);
+  return fit && row.count >= (follow && l.size < kShortRow ? kShortRow : kMany * l.size) ? l.size : 1;
 }
 
 // Every element of a part as a row of its own, until sums are added: vectors across parts need no addition of lanes.

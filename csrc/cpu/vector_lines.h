@@ -1,0 +1,77 @@
+// An operation on every element of a line, in vectors. Part of vector_kernels.h; vector_quotients.h says what an
+// operation is.
+
+namespace l1norm::cpu {
+namespace {
+
+constexpr int kBlock = 8;  // vectors that a step of a loop handles
+
+template <int vectors, bool streaming, typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_block(const Operation& operation, int64_t i, Element* y, const Inputs*... in) {
+  constexpr int kWidth = sizeof(typename Operation::template Result<vectors>) / sizeof(Element);
+  typename Operation::template Result<vectors> results[vectors * kLanes / kWidth];
+  if (!operation.template block<vectors>(i, in..., results)) return operation.each(i, in..., y, vectors * kLanes);
+  for (int k = 0; k < vectors * kLanes / kWidth; ++k) store<streaming>(y + k * kWidth, results[k]);
+}
+
+// The elements from i to n, fewer than two vectors.
+template <typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_rest(const Operation& operation, int64_t i, int64_t n, Element* y, const Inputs*... in) {
+  if (i + kLanes <= n) run_block<1, false>(operation, i, y + i, (in + i)...), i += kLanes;
+  if (i == n) return;
+  Part<Element> rest;
+  run_block<1, false>(operation, i, rest.elements, Part<Element>(in + i, n - i).elements...);
+  rest.copy_to(y + i, n - i);
+}
+
+// The elements from i to n; y may be an input.
+template <bool streaming, typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, Element* y, const Inputs*... in) {
+  for (; i + kBlock * kLanes <= n; i += kBlock * kLanes) {
+    run_block<kBlock, streaming>(operation, i, y + i, (in + i)...);
+  }
+  if (i + 4 * kLanes <= n) run_block<4, streaming>(operation, i, y + i, (in + i)...), i += 4 * kLanes;
+  if (i + 2 * kLanes <= n) run_block<2, streaming>(operation, i, y + i, (in + i)...), i += 2 * kLanes;
+  if (i < n) run_rest(operation, i, n, y, in...);
+}
+
+template <typename Operation, typename Element, typename... Inputs>
+void run_line(const Operation& operation, int64_t n, bool streaming, Element* y, const Inputs*... in) {
+  // Whole cache lines only: what is left of one costs more than it saves.
+  constexpr int64_t kLine = 64 / sizeof(Element);
+  const int64_t head = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
+  if (streaming && (n >= 2 * kBlock * kLanes || (head == 0 && n % kLine == 0))) {
+    const int64_t end = head + (n - head) / kLine * kLine;
+    run_body<false>(operation, 0, head, y, in...);
+    run_body<true>(operation, head, end, y, in...);
+    run_body<false>(operation, end, n, y, in...);
+  } else {
+    run_body<false>(operation, 0, n, y, in...);
+  }
+}
+
+constexpr int64_t kShort = kBlock * kLanes;  // elements of lines that are not worth a call
+
+// A line of at most kShort elements.
+template <typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_short_line(const Operation& operation, int64_t n, bool streaming, Element* y,
+                                  const Inputs*... in) {
+  constexpr int64_t kStep = 2 * kLanes;
+  const bool aligned = ((reinterpret_cast<uintptr_t>(y) | static_cast<uintptr_t>(n) * sizeof(Element)) & 63) == 0;
+  int64_t i = 0;
+  if (streaming && aligned) {
+    for (; i + kStep <= n; i += kStep) run_block<2, true>(operation, i, y + i, (in + i)...);
+  } else {
+    for (; i + kStep <= n; i += kStep) run_block<2, false>(operation, i, y + i, (in + i)...);
+  }
+  if (i < n) run_rest(operation, i, n, y, in...);
+}
+
+template <typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_any_line(const Operation& operation, int64_t n, bool streaming, Element* y,
+                                const Inputs*... in) {
+  n <= kShort ? run_short_line(operation, n, streaming, y, in...) : run_line(operation, n, streaming, y, in...);
+}
+
+}  // namespace
+}  // namespace l1norm::cpu
