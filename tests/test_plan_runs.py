@@ -69,8 +69,10 @@ MEASURED = [
     ((64, 8680, 72), H, True, "strided"), ((64, 3125, 200), H, True, "runs"), ((64, 3125, 200), H, False, "strided"),
     ((32, 1024, 1024), F, False, "strided"), ((952, 16, 640), F, True, "runs"), ((22, 89, 45_144), H, True, "runs"),
     ((64, 1893, 99), D, True, "strided"),
-    # So few blocks that more had better share a row.
-    ((8, 64, 257), F, False, "strided"), ((952, 2, 99), H, False, "strided"),
+    # Small ones, which are in runs however short these are, unless relayed.
+    ((8, 64, 67), F, False, "runs"), ((8, 64, 67), F, True, "runs"), ((8, 64, 67), H, False, "runs"),
+    ((64, 256, 37), F, False, "runs"), ((64, 4, 4097), F, False, "runs"), ((32, 3, 50_177), H, True, "runs"),
+    ((952, 2, 99), H, False, "strided"),
 ]  # fmt: skip
 
 

@@ -75,15 +75,15 @@ inline bool plan_runs(const Shape& shape, const Device& device, RunsPlan& plan) 
 //   float32: 64 x 1459 x 257 0.89 (0.77), 0.89 (0.69); of runs of 99 0.78 (0.82), 0.81 (0.77); relayed 952 x 40 x 626
 //   0.75 (0.69), 0.75 (0.63), where the others hold a row not: 300 x 406 x 197 0.67 (0.79), 0.69 (0.73);
 //   whole packs: gradients of 64 x 3125 x 200 float16 0.86 (0.735), of 72 0.545 (0.675); relayed 952 x 16 x 640 float32
-//   0.74 (0.70), 22 x 89 x 45144 float16 0.76 (0.77), gradients 0.75 (0.68).
+//   0.74 (0.70), 22 x 89 x 45144 float16 0.76 (0.77), gradients 0.75 (0.68);
+//   small: 8 x 64 x 67 float32 0.85 (0.29), gradients 0.62 (0.48), float16 0.715 (0.32); 64 x 256 x 37 float32 0.73
+//   (0.47); relayed 64 x 4 x 4097 float32 0.43 (0.33), 952 x 2 x 99 float16 0.14 (0.26).
 inline bool is_better_in_runs(const Shape& shape, const Device& device, const RunsPlan& plan, bool held) {
   const bool relayed = plan.cluster == 0, half = shape.is_half();
-  // Few blocks take longer than the strided kernel's few.
-  if (relayed ? shape.rows * shape.row_bytes() < device.l2_bytes / 4
-              : shape.rows * plan.cluster < device.multiprocessors)
-    return false;
+  const bool small = shape.rows * shape.row_bytes() < device.l2_bytes / 4;
   const int64_t packs = run_packs(shape);
   if (shape.lattice.elements > 1) {
+    if (small) return !relayed || packs >= 24;
     if (half) return packs >= (shape.backward ? kLeastRunPacks : 12);
     return packs >= (shape.backward || relayed ? 24 : 32) && !(relayed && held);
   }
