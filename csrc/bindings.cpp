@@ -178,6 +178,16 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["tile_bytes"] = p.column_tile.tile_bytes;
       d["blocks"] = ceil_div(p.column_tile.tiles, p.column_tile.threads / 32);
       break;
+    case Kernel::kSlab:
+      d["lanes"] = p.slab.lanes;
+      d["packs"] = p.slab.packs;
+      d["turn"] = p.slab.turn;
+      d["cluster"] = p.slab.cluster;
+      d["chunks"] = p.slab.chunks;
+      d["at_once"] = p.slab.at_once;
+      d["threads"] = p.slab.threads;
+      d["blocks"] = units / inner * p.slab.cluster;
+      break;
     case Kernel::kStrided:
       d["lanes"] = p.strided.lanes;
       d["across"] = p.strided.across;

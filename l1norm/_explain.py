@@ -26,6 +26,7 @@ _REASON = {
     "gather": "a short row that lies between others, or in pieces: tiles of such rows pass through shared memory",
     "runs": "a row's runs of neighbours in pieces, in registers, or in chunks of them, summed and then divided",
     "column_tile": "tiles of rows side by side in shared memory, a thread a row",
+    "slab": "a dense run of rows that take turns, in the shared memory of a block or a cluster of blocks",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
     "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
     "two_pass": "a block a row, which it reads twice: a row that is cast, or that suits no other kernel",
@@ -44,8 +45,8 @@ class Explanation:
     rows: int
     length: int
     #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"gather"``, ``"runs"``,
-    #: ``"column_tile"``, ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``;
-    #: ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
+    #: ``"column_tile"``, ``"slab"``, ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``;
+    #: ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]

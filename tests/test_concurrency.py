@@ -145,6 +145,7 @@ FOLLOWERS = {
     "runs": ((4, 200, 1025), (0, 2), {}),
     "runs, relayed": ((3000, 3, 1025), (0, 2), {}),
     "column_tile": ((2000, 40, 17), 1, {}),
+    "slab": ((440, 500, 50), 1, {}),
     "strided": ((8, 500, 64), 1, {}),
     "strided, whole columns": ((500, 3, 64), 1, {}),
     "strided, rows that take turns": ((30, 2000, 3), 1, {}),

@@ -86,7 +86,7 @@ def test_long_runs_of_rows_that_take_turns_go_in_packs(name, backward, asking):
             pack, packs = 16 // dtype.itemsize, packs_of_a_relay(backward, 1, dtype.itemsize)
             for inner in (2, 3, 17, 33, 50, 99, 255, 333, 511):
                 for outer in (1, 8, 1000):
-                    for steps in (300_000, (1 << 22) + 1, (1 << 33) + 5):
+                    for steps in (1_000_000, (1 << 22) + 1, (1 << 33) + 5):
                         units = outer * inner
                         if units * steps >= 1 << 40:
                             continue

@@ -13,7 +13,7 @@ from l1norm import _C
 gradient = torch.ops.l1norm.l1_norm_backward
 
 # '' leaves the choice to the plan.
-KERNELS = ("", "gather", "runs", "column_tile", "strided", "strided_relay")
+KERNELS = ("", "gather", "runs", "column_tile", "slab", "strided", "strided_relay")
 
 # Sizes and reduced dims: columns of packs and of elements, segments, few and many steps, loops within a row.
 SHAPES = [
@@ -40,6 +40,8 @@ SHAPES = [
     # Runs, in pieces: a few and many, of a part of a run or all of it, in a block, a cluster, the L2 cache.
     ((7, 3, 131), [0, 2]), ((70, 2, 99), [0, 2]), ((3, 2, 5003), [0, 2]), ((300, 2, 626), [0, 2]),
     ((90, 3, 64), [0, 2]), ((2, 3, 40_001), [0, 2]), ((2, 9, 2, 333), [1, 3]),
+    # Slabs: of a block and a cluster, whose last block has little; of one lane a column and of all; in several passes.
+    ((3, 1001, 49), [1]), ((5, 257, 196), [1]), ((2, 20_000, 5), [1]), ((1, 33, 1021), [1]), ((4, 5000, 2), [1]),
 ]  # fmt: skip
 
 
@@ -147,7 +149,7 @@ def test_rows_without_a_fast_path(shape, dtype, cuda):
     for eps in (0.0, 0.5):
         expected, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
         slopes = gradient(g, x, m, 1, eps=eps)
-        for kernel in ("strided", "strided_relay"):
+        for kernel in ("slab", "strided", "strided_relay"):
             _C.set_kernel(kernel)
             assert_same_bits(l1norm.l1_norm(x.to(cuda), 1, eps=eps), expected)
             assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), 1, eps=eps), slopes)

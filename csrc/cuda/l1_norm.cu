@@ -12,6 +12,7 @@
 #include "kernels/resident.h"
 #include "kernels/ring.h"
 #include "kernels/runs.h"
+#include "kernels/slab.h"
 #include "kernels/split.h"
 #include "kernels/strided.h"
 #include "kernels/strided_relay.h"
@@ -207,6 +208,8 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       break;  // none is planned
     case Kernel::kColumnTile:
       return column_tile<T>(c, plan.column_tile, stream);
+    case Kernel::kSlab:
+      return slab<T>(c, plan.slab, stream);
     case Kernel::kStrided:
       return strided<T>(c, plan.strided, stream);
     case Kernel::kStridedRelay: {

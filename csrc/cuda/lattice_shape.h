@@ -99,6 +99,8 @@ struct LatticeShape {
   bool is_far() const { return apart >= kFar; }
   // Steps that are a line; where they go on elsewhere before that, lanes lie side by side over several units as well.
   int64_t line_steps() const { return std::min<int64_t>(steps, elements > 1 ? 32 : 8); }
+  // Rows that take turns in dense runs, or 0.
+  int64_t slab_rows() const { return elements > 1 ? (interleaved ? inner : 0) : beside.gapless ? beside.columns : 0; }
   bool has_short_runs() const { return run < line_steps(); }
   // As many as leave lanes along the steps for a line or a run (runs of 2 and of 11 bfloat16: all lanes along steps run
   // at 0.02 and 0.27).

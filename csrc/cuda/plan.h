@@ -13,6 +13,7 @@
 #include "plan_ring.h"
 #include "plan_runs.h"
 #include "plan_short.h"
+#include "plan_slab.h"
 #include "plan_stagger.h"
 #include "plan_strided.h"
 #include "plan_strided_relay.h"
@@ -32,15 +33,17 @@ enum class Kernel {
   kGather,
   kRuns,
   kColumnTile,
+  kSlab,
   kStrided,
   kStridedRelay,
   kTwoPass
 };
-constexpr int kKernels = 12;
+constexpr int kKernels = 13;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile",   "warp", "resident",    "split",   "ring",          "relay",
-                                            "gather", "runs", "column_tile", "strided", "strided_relay", "two_pass"};
+  constexpr const char* kNames[kKernels] = {"tile",    "warp",          "resident", "split",       "ring",
+                                            "relay",   "gather",        "runs",     "column_tile", "slab",
+                                            "strided", "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -69,6 +72,7 @@ struct Plan {
   GatherPlan gather{};
   RunsPlan runs{};
   ColumnTilePlan column_tile{};
+  SlabPlan slab{};
   StridedPlan strided{};
   StridedRelayPlan strided_relay{};
   TwoPassPlan two_pass{};
@@ -156,6 +160,11 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
     // Small blocks that load into registers get out of step by themselves: they lose up to 1%.
     return p.shared_packs > 0 || stagger.groups <= static_cast<uint32_t>(device.multiprocessors) ? stagger : Stagger{};
   }
+  if (plan.kernel == Kernel::kSlab) {
+    const SlabPlan& p = plan.slab;
+    return plan_stagger(device, shape.lattice.units / shape.lattice.inner, p.cluster, p.at_once,
+                        static_cast<double>(operands * p.cluster * p.packs * kPackBytes), 1.5);
+  }
   if (plan.kernel == Kernel::kStrided && !plan.strided.whole) {
     const StridedPlan& p = plan.strided;
     const LatticeShape& s = shape.lattice;
@@ -168,6 +177,13 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
         static_cast<double>(operands * strided_tiles_a_block(p) * s.steps * p.width * s.bytes()), kSpread);
   }
   return {};
+}
+
+// What the strided kernel loses, or that relay.
+inline double loss_across(const Shape& shape, const Device& device, const Plan& plan, bool strided, bool relay) {
+  const LatticeShape& s = shape.lattice;
+  if (strided) return plan.strided.whole ? 0.0 : strided_loss(s, shape.backward, device, plan.strided);
+  return relay ? strided_relay_loss(s, shape.backward, plan.strided_relay) : 1.0;
 }
 
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.
@@ -210,6 +226,10 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     if (open(Kernel::kRuns) && plan_runs(shape, device, plan.runs) &&
         (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, strided))) {
       plan.kernel = Kernel::kRuns;
+    } else if (open(Kernel::kSlab) && across && plan_slab(shape.lattice, shape.backward, device, plan.slab) &&
+               (wanted != nullptr || is_better_in_slabs(shape.lattice, shape.backward, device, plan.slab,
+                                                        loss_across(shape, device, plan, strided, relay)))) {
+      plan.kernel = Kernel::kSlab;
     } else if (strided) {
       plan.kernel = Kernel::kStrided;
     } else if (relay) {

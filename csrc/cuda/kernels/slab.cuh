@@ -1,0 +1,97 @@
+// The slab kernel, instantiated for one dtype by each slab_*.cu.
+#pragma once
+
+#include "../early.cuh"
+#include "../launch.h"
+#include "../slab.cuh"
+#include "slab.h"
+
+namespace l1norm::cuda {
+namespace slab_kernel {
+
+template <typename T, bool kBackward>
+__global__ void __launch_bounds__(kSlabThreads) kernel(const __grid_constant__ Call c, const Slabs s) {
+  if constexpr (kHasClusters) {
+    ask_ahead<kBackward>(c);
+    const Cluster cluster;
+    const unsigned slab_number = blockIdx.x >> log2_of(cluster.size);
+    const bool many = cluster.size > 1;
+    if (many) cluster.expect((cluster.size - 1) * s.inner);
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    Slab<T, kBackward> slab(c, s, slab_number, cluster);
+    slab.start_barriers();
+    await_stream();
+    wait_for_turn(c.stagger, slab_number);
+    slab.load();
+    slab.clear_parts();
+    if constexpr (kBackward) {
+      for (int k = thread; k < s.inner; k += threads) {
+        slab.scales[k] = RowDivisor<T>(c, slab.denominator(k)).scale(c);
+      }
+    }
+    __syncthreads();
+    slab.add_up();
+    if (many) {
+      double2* const mine = slab.ranks + cluster.rank * s.inner;
+      for (int k = thread; k < s.inner; k += threads) {
+        const Sum sum = slab.sum_of_block(k);
+        mine[k] = make_double2(sum.hi, sum.lo);
+      }
+      cluster.wait();
+      __syncthreads();
+      for (int k = thread; k < s.inner * cluster.size; k += threads) {
+        const int peer = s.round_of(k), column = s.column_of(k);
+        if (peer != cluster.rank) cluster.store(mine + column, peer, mine[column]);
+      }
+      cluster.await_sums();
+    }
+    for (int k = thread; k < s.inner; k += threads) {
+      Sum total;
+      if (many) {
+        for (int rank = 0; rank < cluster.size; ++rank) {
+          const double2 part = slab.ranks[rank * s.inner + k];
+          total = total + Sum{part.x, part.y};
+        }
+      } else {
+        total = slab.sum_of_block(k);
+      }
+      if constexpr (kBackward) {
+        slab.set_result(k, total, Slope<T>(make_gradient<Wide<T>>(total, slab.scales[k])));
+      } else {
+        slab.set_result(k, total, Quotient<T>(total, c.count, c.eps));
+        if (c.denominator != nullptr && cluster.rank == 0) write_denominator<T>(c, slab.denominator(k), total);
+      }
+    }
+    __syncthreads();
+    slab.finish();
+  }
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch(const Call& call, const SlabPlan& plan, cudaStream_t stream) {
+  Call c = call;
+  // Of elements, whatever packs they are in.
+  const Lattice lattice = make_lattice(call.geometry, kPackBytes / sizeof(T), false, true);
+  c.geometry = lattice.geometry;
+  const size_t shared_bytes = static_cast<size_t>(slab_bytes(lattice.inner, kBackward, sizeof(T), plan));
+  const auto function = kernel<T, kBackward>;
+  static Prepared prepared;
+  const cudaError_t error =
+      prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
+  if (error != cudaSuccess) return error;
+  const int64_t blocks = c.geometry.rows.count / lattice.inner * plan.cluster;
+  return launch_in_stream(c, function, blocks, plan.threads, shared_bytes, plan.cluster, stream, c,
+                          Slabs(lattice, kBackward, sizeof(T), plan));
+}
+
+}  // namespace slab_kernel
+
+template <DType D>
+cudaError_t slab(const Call& call, const SlabPlan& plan, cudaStream_t stream) {
+  using T = typename ElementOf<D>::type;
+  if (call.grad == nullptr) return slab_kernel::launch<T, false>(call, plan, stream);
+  if constexpr (D != DType::kDouble) return slab_kernel::launch<T, true>(call, plan, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace l1norm::cuda

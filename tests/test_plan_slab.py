@@ -1,0 +1,102 @@
+"""The plan of rows that take turns in dense runs, in shared memory: what a launch must hold, and when it is chosen."""
+
+import math
+
+import pytest
+import torch
+from plans import GPUS, ceil_div, plan_lattice
+from samples import DTYPES
+
+F, B, H, D = torch.float32, torch.bfloat16, torch.float16, torch.float64
+
+ROWS = [2, 3, 7, 16, 17, 33, 49, 64, 100, 196, 513, 577, 1024, 4096]
+STEPS = [2, 5, 60, 257, 1000, 2048, 30_001]
+# Where blocks have no clusters, or no copy engine.
+WITHOUT = [name for name, gpu in GPUS.items() if gpu["max_cluster"] < 2]
+
+
+def slab(name, slabs, steps, rows, dtype, backward=False):
+    pack = 16 // dtype.itemsize
+    kind, inner = ("columns", rows // pack) if rows % pack == 0 else ("elements", rows)
+    return plan_lattice(
+        name, kind, slabs * inner, steps, inner, dtype, backward, interleaved=kind == "elements", gapless=True
+    )
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_blocks_hold_their_runs(name, dtype, backward, asking):
+    asking("slab")
+    device, size, operands, taken = GPUS[name], dtype.itemsize, 1 + backward, 0
+    for rows in ROWS:
+        for steps in STEPS:
+            plan = slab(name, 3000, steps, rows, dtype, backward)
+            case = (rows, steps, plan)
+            if plan["kernel"] != "slab":
+                # Too long, for a cluster and two bytes for a column beside it; or the sums of too many columns.
+                long = steps * rows * size * operands > device["max_cluster"] * device["shared_bytes"] / 2
+                assert long or rows > 100 or name in WITHOUT or (backward and dtype == D), case
+                continue
+            assert not (backward and dtype == D), case
+            taken += 1
+            pack, packs, turn = 16 // size, plan["packs"], plan["turn"]
+            # Packs of the same columns, and whole turns of them, wherever in a pack a run begins.
+            assert turn == rows // math.gcd(rows, pack), case
+            assert packs % turn == 0, case
+            assert plan["cluster"] <= device["max_cluster"], case
+            assert plan["cluster"] * packs * pack >= steps * rows + pack - 1, case
+            assert plan["blocks"] == 3000 * plan["cluster"], case
+            assert plan["threads"] % 32 == 0, case
+            assert 64 <= plan["threads"] <= 1024, case
+            lanes = plan["lanes"]
+            assert lanes in (1, 2, 4, 8, 16, 32), case
+            assert ceil_div(packs // turn, lanes) <= 1 << 13, case  # of float16 that a double sums without loss
+            assert 1 <= plan["chunks"] <= 4, case
+            # Packs, their place past a line, and of each column a block's sums and a result.
+            a_column = 16 * (1 + (plan["cluster"] if plan["cluster"] > 1 else 0)) + 12
+            assert operands * (packs + 7) * 16 + rows * a_column <= device["shared_bytes"] - 1024, case
+            together = plan["at_once"] * (operands * packs * 16 + 1024)
+            assert together <= device["shared_bytes_per_multiprocessor"], case
+            assert plan["at_once"] == 1 or plan["at_once"] * plan["threads"] <= 1024, case
+    assert taken > 30 or name in WITHOUT or (backward and dtype == D)
+
+
+# Runs, steps, rows that take turns, dtype, backward, and whether a slab was measured to be faster than what else there
+# is, on an H100.
+MEASURED = [
+    (256, 2048, 49, F, False, True), (256, 2048, 49, B, False, True), (256, 2048, 49, H, True, True),
+    (3000, 3000, 3, F, False, True), (3000, 3000, 3, B, True, True), (200, 60_000, 3, B, False, True),
+    (200, 60_000, 3, B, True, True), (200, 30_000, 5, F, False, True), (800, 3000, 17, B, False, True),
+    (800, 3000, 17, D, False, True), (768, 197, 197, B, False, True), (256, 1024, 196, B, False, True),
+    (256, 2048, 49, F, True, False), (768, 197, 197, F, True, False), (768, 577, 577, B, False, False),
+    (256, 512, 784, F, False, False), (2048, 64, 577, B, False, False), (768, 197, 197, B, True, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", MEASURED, ids=str)
+def test_runs_are_held_in_slabs_where_that_is_faster(name, case):
+    slabs, steps, rows, dtype, backward, faster = case
+    assert (slab(name, slabs, steps, rows, dtype, backward)["kernel"] == "slab") == faster
+
+
+# And over how many blocks: the more, the longer columns take, the fewer, the less a multiprocessor loads ahead.
+CLUSTERS = [
+    (256, 2048, 49, F, False, 4), (256, 2048, 49, B, False, 2), (800, 3000, 17, B, False, 2),
+    (768, 197, 197, B, False, 1), (200, 60_000, 3, B, False, 8), (3000, 3000, 3, F, False, 1),
+    (800, 3000, 17, D, False, 4), (256, 2048, 49, B, True, 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", CLUSTERS, ids=str)
+def test_runs_are_shared_by_as_many_blocks_as_was_fastest(name, case):
+    slabs, steps, rows, dtype, backward, cluster = case
+    plan = slab(name, slabs, steps, rows, dtype, backward)
+    assert (plan["kernel"], plan["cluster"]) == ("slab", cluster)
+
+
+def test_few_runs_are_not_taken():
+    assert slab("H100", 256, 2048, 49, F)["kernel"] == "slab"
+    assert slab("H100", 20, 2048, 49, F)["kernel"] != "slab"
