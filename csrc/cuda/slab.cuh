@@ -245,10 +245,9 @@ class Slab {
   }
   static __device__ __forceinline__ int thread() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-    return thread_anew();  // kept in a register it would make floats spill there
-#else
-    return static_cast<int>(threadIdx.x);
+    if constexpr (sizeof(T) == 4 && !kBackward) return thread_anew();  // kept in a register it makes others spill
 #endif
+    return static_cast<int>(threadIdx.x);
   }
   static __device__ __forceinline__ int threads() { return static_cast<int>(blockDim.x); }
 
