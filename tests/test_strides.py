@@ -106,6 +106,9 @@ SHAPES = {
     "columns that it holds once or twice": ((60, 90, 3), 1),
     "short columns of an odd width": ((70, 16, 23), 1),
     "narrow columns side by side": ((50, 20, 20), 1),
+    "columns beside few others": ((1500, 20, 3), 1),
+    "runs of columns beside few others": ((20, 70, 5, 6), (0, 2)),
+    "such runs in two loops": ((9, 4, 5, 40, 7), (1, 3)),
 }
 VIEWS = {
     "plain": lambda t: t,

@@ -99,7 +99,9 @@ struct Block {
   int64_t rows, columns;
   int64_t from_row, from_column;
   int64_t to_row, to_column;
+  int64_t unit = 1;  // neighbours that are copied together, up to kMostUnit; without a cast
 };
+constexpr int kMostUnit = 7;
 using Copy = void (*)(const void* from, void* to, const Block& block);
 
 struct Kernels {

@@ -85,10 +85,11 @@ class Tiles {
     if (held_[operand] == at) return copy;
     held_[operand] = at;
     const int64_t from_size = element_size(dtype);
-    each_block(runs, n, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
-      b.from_row = rows_stride(operand);
+    const int64_t unit = unit_of(operand, dtype);
+    each_block(runs, n, unit, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
+      b.from_row = b.unit > 1 ? runs_stride(operand) : rows_stride(operand);
       b.from_column = row_stride(operand);
-      b.to_row = 1;
+      b.to_row = b.unit;
       b.to_column = rows_;
       kernels_.copy_from[index_of(dtype)](address(from, from_size, operand, k, l),
                                           copy + (line * rows_ + column) * size_, b);
@@ -106,10 +107,11 @@ class Tiles {
   void written(const Runs& runs, int64_t n) {
     if (layout_.direct[2]) return;
     if (layout_.direct[0] == false) held_[0] = kNothing;
-    each_block(runs, n, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
-      b.from_row = 1;
+    const int64_t unit = unit_of(2, call_.dtype);
+    each_block(runs, n, unit, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
+      b.from_row = b.unit;
       b.from_column = rows_;
-      b.to_row = rows_stride(2);
+      b.to_row = b.unit > 1 ? runs_stride(2) : rows_stride(2);
       b.to_column = row_stride(2);
       kernels_.copy_from[index_of(call_.dtype)](copies_[2] + (line * rows_ + column) * size_,
                                                 const_cast<char*>(address(call_.output, size_, 2, k, l)), b);
@@ -137,9 +139,22 @@ class Tiles {
     return static_cast<const char*>(p) + (k.*kOperands[operand] + l.*kOperands[operand]) * size;
   }
 
-  // Every block of the tile that two strides describe.
+  // From one of the runs of neighbouring rows to the next.
+  int64_t runs_stride(int operand) const {
+    const Walk& rows = call_.geometry.rows;
+    return rows.stride[rows.dims - 2].*kOperands[operand];
+  }
+
+  // Neighbouring rows that are copied together: where they are so few, copies of them one run at a time would take
+  // longer than all the rest (300000 x 13 x 2 float32 over its middle).
+  int64_t unit_of(int operand, DType dtype) const {
+    const int64_t run = Inner(call_.geometry.rows).size;
+    return run <= kMostUnit && rows_stride(operand) == 1 && dtype == call_.dtype ? run : 1;
+  }
+
+  // Every block of the tile that two strides describe, or three of runs of `unit` rows.
   template <typename Work>
-  void each_block(const Runs& from, int64_t n, const Work& work) const {
+  void each_block(const Runs& from, int64_t n, int64_t unit, const Work& work) const {
     Runs along = from;
     for (int64_t line = 0; line < n;) {
       const int64_t lines = std::min(along.left(), n - line);
@@ -148,6 +163,13 @@ class Tiles {
       } else {
         Runs across = first_;
         for (int64_t column = 0; column < rows_;) {
+          const int64_t runs = unit > 1 ? std::min(across.whole_runs(), (rows_ - column) / unit) : 0;
+          if (runs > 1) {
+            work(across.at(), along.at(), column, line, Block{runs, lines, 0, 0, 0, 0, unit});
+            column += runs * unit;
+            if (column < rows_) across.advance_runs(runs);
+            continue;
+          }
           const int64_t columns = std::min(across.left(), rows_ - column);
           work(across.at(), along.at(), column, line, Block{columns, lines, 0, 0, 0, 0});
           column += columns;

@@ -144,20 +144,48 @@ void transpose_and_cast(const From* from, To* to, const Block& b) {
   }
 }
 
+// Few of them at a time, so that lines of what lies apart are still in the first cache when their next units come.
+template <int count, typename T>
+void copy_units(const T* from, T* to, const Block& b) {
+  constexpr int64_t kFew = 32;
+  if (b.unit < count) {
+    if constexpr (count > 2) copy_units<count - 1>(from, to, b);
+    return;
+  }
+  for (int64_t first = 0; first < b.rows; first += kFew) {
+    const int64_t end = b.rows - first < kFew ? b.rows : first + kFew;
+    for (int64_t j = 0; j < b.columns; ++j) {
+      const T* const p = from + j * b.from_column;
+      T* const q = to + j * b.to_column;
+      for (int64_t i = first; i < end; ++i) __builtin_memcpy(q + i * b.to_row, p + i * b.from_row, count * sizeof(T));
+    }
+  }
+}
+
 template <typename To, typename From>
-void copy(const void* source, void* target, const Block& block) {
-  const From* from = static_cast<const From*>(source);
-  To* to = static_cast<To*>(target);
-  Block b = block;
-  // Lines along what are neighbours in what is read, or else in what is written.
-  const bool turned = b.from_column != 1 && (b.from_row == 1 || (b.to_column != 1 && b.to_row == 1));
-  if (turned) b = {b.columns, b.rows, b.from_column, b.from_row, b.to_column, b.to_row};
+L1NORM_INLINE void copy_turned(const From* from, To* to, const Block& b) {
   if (b.from_column == 1 && b.to_column == 1) {
     for (int64_t i = 0; i < b.rows; ++i) copy_line(from + i * b.from_row, to + i * b.to_row, b.columns);
   } else if (b.from_column == 1 && b.to_row == 1) {
     transpose_and_cast(from, to, b);
   } else {
     copy_strided(from, to, b);
+  }
+}
+
+// Small blocks: b is not to be copied as a whole, which would wait for each of its numbers to be stored.
+template <typename To, typename From>
+void copy(const void* source, void* target, const Block& b) {
+  const From* from = static_cast<const From*>(source);
+  To* to = static_cast<To*>(target);
+  if constexpr (std::is_same_v<To, From>) {
+    if (b.unit > 1) return copy_units<kMostUnit>(from, to, b);
+  }
+  // Lines along what are neighbours in what is read, or else in what is written.
+  if (b.from_column != 1 && (b.from_row == 1 || (b.to_column != 1 && b.to_row == 1))) {
+    copy_turned(from, to, {b.columns, b.rows, b.from_column, b.from_row, b.to_column, b.to_row});
+  } else {
+    copy_turned(from, to, b);
   }
 }
 
