@@ -34,7 +34,7 @@ def test_blocks_hold_their_runs(name, dtype, backward, asking):
             plan = slab(name, 3000, steps, rows, dtype, backward)
             case = (rows, steps, plan)
             if plan["kernel"] != "slab":
-                # Too long, for a cluster and two bytes for a column beside it; or the sums of too many columns.
+                # Too long for half of a cluster's memory, or beside the sums of so many columns.
                 long = steps * rows * size * operands > device["max_cluster"] * device["shared_bytes"] / 2
                 assert long or rows > 100 or name in WITHOUT or (backward and dtype == D), case
                 continue
@@ -100,3 +100,9 @@ def test_runs_are_shared_by_as_many_blocks_as_was_fastest(name, case):
 def test_few_runs_are_not_taken():
     assert slab("H100", 256, 2048, 49, F)["kernel"] == "slab"
     assert slab("H100", 20, 2048, 49, F)["kernel"] != "slab"
+
+
+def test_short_runs_that_leave_a_multiprocessor_empty_are_not_taken():
+    """As many blocks as it has threads for hold a fifth of its shared memory."""
+    assert plan_lattice("H100", "elements", 30_000 * 13, 60, 13, F, interleaved=True)["kernel"] == "strided"
+    assert plan_lattice("H100", "elements", 30_000 * 13, 1000, 13, F, interleaved=True)["kernel"] == "slab"
