@@ -315,7 +315,8 @@ PYBIND11_MODULE(_C, m) {
       "neighbours that a row has several of.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
-        "'column_tile', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan choose.");
+        "'column_tile', 'slab', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan "
+        "choose.");
 }
 
 STABLE_TORCH_LIBRARY(l1norm, m) {

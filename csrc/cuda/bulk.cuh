@@ -31,6 +31,18 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int 
                  : "memory");
   }
 }
+
+// What this thread has written to shared memory, for the copy engine.
+__device__ __forceinline__ void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Whole packs, from shared memory.
+__device__ __forceinline__ void store_bulk(void* global, const void* shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
+               "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until shared memory may be given up that this thread has stored.
+__device__ __forceinline__ void await_stored_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 #endif
 
 // Copies `bytes` bytes, elements of T, to or from shared memory at a 16-byte boundary, by one whole warp: the copy
@@ -84,16 +96,11 @@ class WarpCopy {
   __device__ __forceinline__ void store(T* global, const unsigned char* shared, int bytes) const {
     const int whole = whole_packs(global, bytes);
 #if L1NORM_BULK_COPY
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_to_copies();
 #endif
     __syncwarp();
 #if L1NORM_BULK_COPY
-    if (lane() == 0 && whole > 0) {
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
-                   "r"(shared_address(shared)), "r"(whole)
-                   : "memory");
-      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-    }
+    if (lane() == 0 && whole > 0) store_bulk(global, shared, whole);
 #else
     const uint4* from = reinterpret_cast<const uint4*>(shared);
     uint4* to = reinterpret_cast<uint4*>(global);
@@ -105,7 +112,7 @@ class WarpCopy {
       global[i] = rest[i];
     }
 #if L1NORM_BULK_COPY
-    if (lane() == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    if (lane() == 0) await_stored_reads();
 #endif
   }
 

@@ -137,18 +137,13 @@ class SlabPart {
   // A chunk of results that are in the input's place, once all threads have written theirs.
   __device__ __forceinline__ void store(T* to, int chunk) const {
 #if L1NORM_BULK_COPY
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_to_copies();
 #endif
     __syncthreads();
 #if L1NORM_BULK_COPY
     int begin, bytes;
     whole_of(chunk, begin, bytes);
-    if (thread() == 0 && bytes > 0) {
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to + begin * kPack),
-                   "r"(shared_address(x + begin * kCells)), "r"(bytes)
-                   : "memory");
-      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-    }
+    if (thread() == 0 && bytes > 0) store_bulk(to + begin * kPack, x + begin * kCells, bytes);
 #else
     (void)to;
     (void)chunk;
@@ -161,7 +156,7 @@ class SlabPart {
       if (is_own) to[k] = reinterpret_cast<const T*>(x)[k];
     });
 #if L1NORM_BULK_COPY
-    if (thread() == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    if (thread() == 0) await_stored_reads();
 #endif
   }
 
