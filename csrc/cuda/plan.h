@@ -186,6 +186,15 @@ inline double loss_across(const Shape& shape, const Device& device, const Plan& 
   return relay ? strided_relay_loss(s, shape.backward, plan.strided_relay) : 1.0;
 }
 
+// Whether a slab is planned, and better than those.
+inline bool takes_slab(const Shape& shape, const Device& device, Plan& plan, bool wanted, bool strided, bool relay) {
+  const LatticeShape& s = shape.lattice;
+  if (wanted) return plan_slab(s, shape.backward, device, plan.slab);
+  const double others = loss_across(shape, device, plan, strided, relay);
+  return may_be_better_in_slabs(s, shape.backward, device, others) && plan_slab(s, shape.backward, device, plan.slab) &&
+         is_better_in_slabs(s, shape.backward, device, plan.slab, others);
+}
+
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.
 inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wanted = nullptr) {
   Plan plan;
@@ -226,9 +235,7 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     if (open(Kernel::kRuns) && plan_runs(shape, device, plan.runs) &&
         (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, strided))) {
       plan.kernel = Kernel::kRuns;
-    } else if (open(Kernel::kSlab) && across && plan_slab(shape.lattice, shape.backward, device, plan.slab) &&
-               (wanted != nullptr || is_better_in_slabs(shape.lattice, shape.backward, device, plan.slab,
-                                                        loss_across(shape, device, plan, strided, relay)))) {
+    } else if (open(Kernel::kSlab) && across && takes_slab(shape, device, plan, wanted != nullptr, strided, relay)) {
       plan.kernel = Kernel::kSlab;
     } else if (strided) {
       plan.kernel = Kernel::kStrided;

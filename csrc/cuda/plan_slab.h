@@ -58,15 +58,16 @@ constexpr int64_t slab_bytes(int64_t rows, bool backward, int64_t element_size, 
 inline bool choose_slab_threads(const LatticeShape& s, bool backward, const Device& device, SlabPlan& plan) {
   const int64_t rows = s.slab_rows(), pack = kPackBytes / s.element_size;
   const int batch = slab_batch(s.element_size), cells = slab_cells(backward, s.element_size);
-  const int64_t turns = plan.packs / plan.turn;
+  // All of them fit: divisions of 64 bits would take a call longer than the rest of its plan.
+  const int turns = plan.packs / plan.turn, per_cell = static_cast<int>(pack) / cells, positions = plan.turn * cells;
   const SlabPlan wanted = plan;
   double least = 0.0;
   for (int threads = 64; threads <= std::max(kSlabThreads / wanted.at_once, 128); threads += 32) {
     for (int lanes = 1; lanes <= 32; lanes *= 2) {
-      const int64_t passes = ceil_div(int64_t{wanted.turn} * cells, threads / lanes);
-      const int64_t batches = ceil_div(ceil_div(turns, lanes), batch);
+      const int groups = threads / lanes, passes = (positions + groups - 1) / groups;
+      const int batches = (turns + lanes * batch - 1) / (lanes * batch);
       const double a_pass =
-          static_cast<double>(batches * batch * pack / cells) * (backward ? 45 : 17) + (lanes > 1 ? 320.0 : 220.0);
+          static_cast<double>(batches * batch * per_cell) * (backward ? 45 : 17) + (lanes > 1 ? 320.0 : 220.0);
       // A multiprocessor that has fewer threads is no sooner done.
       const double cost = (static_cast<double>(passes) * a_pass + 400.0) * std::max(threads * wanted.at_once, 448);
       if (least != 0.0 && cost >= least) continue;
@@ -75,10 +76,8 @@ inline bool choose_slab_threads(const LatticeShape& s, bool backward, const Devi
       candidate.threads = threads;
       if (slab_bytes(rows, backward, s.element_size, candidate) > device.shared_bytes - kReservedShared) continue;
       // Chunks repay their barriers where lanes have several batches of each, or little else runs meanwhile.
-      const int64_t chunks = passes > 1           ? std::min<int64_t>(batches / 4, 2)
-                             : wanted.at_once > 2 ? batches / 2
-                                                  : batches;
-      candidate.chunks = static_cast<int>(std::clamp<int64_t>(chunks, 1, kSlabChunks));
+      const int chunks = passes > 1 ? std::min(batches / 4, 2) : wanted.at_once > 2 ? batches / 2 : batches;
+      candidate.chunks = std::clamp(chunks, 1, kSlabChunks);
       least = cost;
       plan = candidate;
     }
@@ -89,16 +88,19 @@ inline bool choose_slab_threads(const LatticeShape& s, bool backward, const Devi
 // What a launch loses of a copy's speed, or backward of torch.add's, as strided_loss() counts it: of columns, which
 // take a block some hundred instructions each, the more the more blocks exchange sums, and of a multiprocessor that has
 // little in shared memory, or few blocks to overlap. Fitted to 60 launches of 16 shapes on an H100.
+constexpr double slab_share(bool backward, int64_t element_size) {
+  if (backward) return element_size == 2 ? 0.6 : 0.7;
+  return element_size == 2 ? 0.82 : element_size == 4 ? 0.93 : 0.97;
+}
 inline double slab_loss(const LatticeShape& s, bool backward, const SlabPlan& plan) {
   const bool half = s.element_size == 2;
-  const double share = backward ? (half ? 0.6 : 0.7) : half ? 0.82 : s.element_size == 4 ? 0.93 : 0.97;
   const double elements = static_cast<double>(plan.packs) * (kPackBytes / static_cast<double>(s.element_size));
   const double columns = static_cast<double>(s.slab_rows()) * (600.0 + (plan.cluster > 1 ? 100.0 * plan.cluster : 0.0));
   const double ratio = columns / (elements * (backward ? 45.0 : 21.0)) * (half || backward ? 1.0 : 0.5);
   const double held = static_cast<double>(plan.at_once) * plan.packs * kPackBytes * (backward ? 2 : 1);
   const double empty = std::max(0.0, 1.0 - held / (200 << 10));
   const double few = plan.at_once == 1 ? 0.2 : plan.at_once == 2 ? 0.04 : 0.0;
-  return 1.0 - share / (1.0 + ratio) * (1.0 - 0.5 * empty - few);
+  return 1.0 - slab_share(backward, s.element_size) / (1.0 + ratio) * (1.0 - 0.5 * empty - few);
 }
 
 inline bool plan_slab(const LatticeShape& s, bool backward, const Device& device, SlabPlan& plan) {
@@ -109,19 +111,19 @@ inline bool plan_slab(const LatticeShape& s, bool backward, const Device& device
   const int64_t turn = rows / std::gcd(rows, pack), slabs = s.units / s.inner;
   // Wherever in a pack it begins.
   const int64_t turns = ceil_div(ceil_div(s.steps * rows + pack - 1, pack), turn);
+  const auto at_once = [&](const SlabPlan& of) {
+    const int64_t bytes = slab_bytes(rows, backward, s.element_size, of) + kReservedShared;
+    return static_cast<int>(
+        std::clamp<int64_t>(device.shared_bytes_per_multiprocessor / bytes, 1, std::max(kSlabThreads / of.threads, 1)));
+  };
   double least = 2.0;
   for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
     const int64_t packs = ceil_div(turns, cluster) * turn;
     if (packs * kPackBytes > device.shared_bytes || slabs > INT32_MAX / cluster) continue;
     SlabPlan candidate{1, 64, static_cast<int>(packs), static_cast<int>(turn), cluster, 1, 1};
-    const int64_t bytes = slab_bytes(rows, backward, s.element_size, candidate) + kReservedShared;
-    candidate.at_once =
-        static_cast<int>(std::clamp<int64_t>(device.shared_bytes_per_multiprocessor / bytes, 1, kSlabThreads / 64));
+    candidate.at_once = at_once(candidate);
     if (!choose_slab_threads(s, backward, device, candidate)) continue;
-    candidate.at_once = static_cast<int>(
-        std::clamp<int64_t>(device.shared_bytes_per_multiprocessor /
-                                (slab_bytes(rows, backward, s.element_size, candidate) + kReservedShared),
-                            1, std::max(kSlabThreads / candidate.threads, 1)));
+    candidate.at_once = at_once(candidate);
     const double loss = slab_loss(s, backward, candidate);
     if (loss >= least) continue;
     least = loss;
@@ -135,6 +137,12 @@ inline bool is_better_in_slabs(const LatticeShape& s, bool backward, const Devic
                                double others) {
   const int64_t blocks = s.units / s.inner * plan.cluster;
   return 2 * blocks >= int64_t{3} * plan.at_once * device.multiprocessors && slab_loss(s, backward, plan) < others;
+}
+
+// Whether that may be so, asked ahead of the search for a plan, which takes a small call longer than all others.
+inline bool may_be_better_in_slabs(const LatticeShape& s, bool backward, const Device& device, double others) {
+  return s.slab_rows() > 0 && 2 * (s.units / s.inner) * device.max_cluster >= int64_t{3} * device.multiprocessors &&
+         1.0 - slab_share(backward, s.element_size) < others;
 }
 
 }  // namespace l1norm::cuda
