@@ -134,6 +134,16 @@ def plan_lattice(
     )
 
 
+def plan_columns(name, groups, steps, columns, dtype, backward=False, gapless=True, packs=None) -> dict:
+    """The plan of groups of columns side by side; in packs of them where that is possible, if not said."""
+    pack = 16 // dtype.itemsize
+    packs = columns % pack == 0 if packs is None else packs
+    kind, inner = ("columns", columns // pack) if packs else ("elements", columns)
+    return plan_lattice(
+        name, kind, groups * inner, steps, inner, dtype, backward, interleaved=gapless and not packs, gapless=gapless
+    )
+
+
 def turns(inner, pack, threads) -> int:
     """Threads of so many that take packs: as many as begin at the same row again."""
     turn = next(n for n in range(1, inner + 1) if n * pack % inner == 0)

@@ -4,20 +4,10 @@ from itertools import product
 
 import pytest
 import torch
-from plans import GPUS, ceil_div, plan_lattice
+from plans import GPUS, ceil_div, plan_columns
 from samples import DTYPES
 
 WIDTHS = [1, 2, 3, 7, 8, 16, 31, 49, 64, 100, 513, 1024, 1023, 70_001]
-
-
-def column_tile(name, groups, steps, columns, dtype, backward=False, gapless=True, packs=None):
-    """The plan of groups of columns side by side; in packs of them where that is possible, if not said."""
-    pack = 16 // dtype.itemsize
-    packs = columns % pack == 0 if packs is None else packs
-    kind, inner = ("columns", columns // pack) if packs else ("elements", columns)
-    return plan_lattice(
-        name, kind, groups * inner, steps, inner, dtype, backward, interleaved=gapless and not packs, gapless=gapless
-    )
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -27,7 +17,7 @@ def test_tiles_can_be_launched_and_hold_their_columns(name, dtype, backward, ask
     asking("column_tile")
     size, operands, taken = dtype.itemsize, 1 + backward, 0
     for steps, columns, groups, gapless in product((2, 5, 16, 17, 64, 160), WIDTHS, (1, 3, 70_000), (True, False)):
-        plan = column_tile(name, groups, steps, columns, dtype, backward, gapless)
+        plan = plan_columns(name, groups, steps, columns, dtype, backward, gapless)
         if plan["kernel"] != "column_tile":
             continue
         taken += 1
@@ -79,5 +69,5 @@ STRIDED = [
 @pytest.mark.parametrize("case", TILED + STRIDED, ids=str)
 def test_columns_go_in_tiles_where_that_was_measured_to_be_faster(name, case):
     groups, steps, columns, gapless, dtype, backward = case
-    plan = column_tile(name, groups, steps, columns, dtype, backward, gapless)
+    plan = plan_columns(name, groups, steps, columns, dtype, backward, gapless)
     assert (plan["kernel"] == "column_tile") == (case in TILED), plan

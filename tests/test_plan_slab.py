@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from plans import GPUS, ceil_div, plan_lattice
+from plans import GPUS, ceil_div, plan_columns, plan_lattice
 from samples import DTYPES
 
 F, B, H, D = torch.float32, torch.bfloat16, torch.float16, torch.float64
@@ -15,14 +15,6 @@ STEPS = [2, 5, 60, 257, 1000, 2048, 30_001]
 WITHOUT = [name for name, gpu in GPUS.items() if gpu["max_cluster"] < 2]
 
 
-def slab(name, slabs, steps, rows, dtype, backward=False):
-    pack = 16 // dtype.itemsize
-    kind, inner = ("columns", rows // pack) if rows % pack == 0 else ("elements", rows)
-    return plan_lattice(
-        name, kind, slabs * inner, steps, inner, dtype, backward, interleaved=kind == "elements", gapless=True
-    )
-
-
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GPUS)
@@ -31,7 +23,7 @@ def test_blocks_hold_their_runs(name, dtype, backward, asking):
     device, size, operands, taken = GPUS[name], dtype.itemsize, 1 + backward, 0
     for rows in ROWS:
         for steps in STEPS:
-            plan = slab(name, 3000, steps, rows, dtype, backward)
+            plan = plan_columns(name, 3000, steps, rows, dtype, backward)
             case = (rows, steps, plan)
             if plan["kernel"] != "slab":
                 # Too long for half of a cluster's memory, or beside the sums of so many columns.
@@ -78,7 +70,7 @@ MEASURED = [
 @pytest.mark.parametrize("case", MEASURED, ids=str)
 def test_runs_are_held_in_slabs_where_that_is_faster(name, case):
     slabs, steps, rows, dtype, backward, faster = case
-    assert (slab(name, slabs, steps, rows, dtype, backward)["kernel"] == "slab") == faster
+    assert (plan_columns(name, slabs, steps, rows, dtype, backward)["kernel"] == "slab") == faster
 
 
 # And over how many blocks: the more, the longer columns take, the fewer, the less a multiprocessor loads ahead.
@@ -93,13 +85,13 @@ CLUSTERS = [
 @pytest.mark.parametrize("case", CLUSTERS, ids=str)
 def test_runs_are_shared_by_as_many_blocks_as_was_fastest(name, case):
     slabs, steps, rows, dtype, backward, cluster = case
-    plan = slab(name, slabs, steps, rows, dtype, backward)
+    plan = plan_columns(name, slabs, steps, rows, dtype, backward)
     assert (plan["kernel"], plan["cluster"]) == ("slab", cluster)
 
 
 def test_few_runs_are_not_taken():
-    assert slab("H100", 256, 2048, 49, F)["kernel"] == "slab"
-    assert slab("H100", 20, 2048, 49, F)["kernel"] != "slab"
+    assert plan_columns("H100", 256, 2048, 49, F)["kernel"] == "slab"
+    assert plan_columns("H100", 20, 2048, 49, F)["kernel"] != "slab"
 
 
 def test_short_runs_that_leave_a_multiprocessor_empty_are_not_taken():
