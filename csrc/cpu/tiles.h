@@ -87,7 +87,7 @@ class Tiles {
     const int64_t from_size = element_size(dtype);
     const int64_t unit = unit_of(operand, dtype);
     each_block(runs, n, unit, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
-      b.from_row = b.unit > 1 ? runs_stride(operand) : rows_stride(operand);
+      b.from_row = apart(operand, b);
       b.from_column = row_stride(operand);
       b.to_row = b.unit;
       b.to_column = rows_;
@@ -111,7 +111,7 @@ class Tiles {
     each_block(runs, n, unit, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
       b.from_row = b.unit;
       b.from_column = rows_;
-      b.to_row = b.unit > 1 ? runs_stride(2) : rows_stride(2);
+      b.to_row = apart(2, b);
       b.to_column = row_stride(2);
       kernels_.copy_from[index_of(call_.dtype)](copies_[2] + (line * rows_ + column) * size_,
                                                 const_cast<char*>(address(call_.output, size_, 2, k, l)), b);
@@ -120,6 +120,11 @@ class Tiles {
 
   int64_t row_stride(int operand) const { return Inner(call_.geometry.row).stride.*kOperands[operand]; }
   int64_t rows_stride(int operand) const { return Inner(call_.geometry.rows).stride.*kOperands[operand]; }
+  // From one of the runs of neighbouring rows to the next.
+  int64_t runs_stride(int operand) const {
+    const Walk& rows = call_.geometry.rows;
+    return rows.stride[rows.dims - 2].*kOperands[operand];
+  }
 
   const Call& call_;
   const Layout& layout_;
@@ -139,11 +144,8 @@ class Tiles {
     return static_cast<const char*>(p) + (k.*kOperands[operand] + l.*kOperands[operand]) * size;
   }
 
-  // From one of the runs of neighbouring rows to the next.
-  int64_t runs_stride(int operand) const {
-    const Walk& rows = call_.geometry.rows;
-    return rows.stride[rows.dims - 2].*kOperands[operand];
-  }
+  // From one of a block's rows, or units of them, to the next.
+  int64_t apart(int operand, const Block& b) const { return b.unit > 1 ? runs_stride(operand) : rows_stride(operand); }
 
   // Neighbouring rows that are copied together: where they are so few, copies of them one run at a time would take
   // longer than all the rest (300000 x 13 x 2 float32 over its middle).
@@ -331,10 +333,7 @@ class Rows : Tiles<Direction> {
     return layout_.by_columns ? this->row_stride(operand) * layout_.fold : this->rows_stride(operand);
   }
 
-  int64_t groups_stride(int operand) const {
-    const Walk& rows = call_.geometry.rows;
-    return layout_.groups ? rows.stride[rows.dims - 2].*kOperands[operand] : 0;
-  }
+  int64_t groups_stride(int operand) const { return layout_.groups ? this->runs_stride(operand) : 0; }
 
   // Whether groups follow each other without a gap.
   bool joins_groups() const {
