@@ -60,6 +60,8 @@ STRIDED = [
     (131_072, 17, 30, True, D, False), (10_933, 3, 1023, False, D, False),
     # Groups that are too large for a tile, though nothing lies between them.
     (1, 109, 34_973, True, F, False), (1, 31, 930_481, True, F, False), (1, 33, 99_999, True, B, False),
+    # As many side by side as a warp has lanes for.
+    (8192, 33, 65, True, F, False), (7096, 48, 197, True, B, False),
     # So few tiles that threads had better share columns.
     (1000, 12, 31, True, F, False), (60, 3, 1001, True, B, False), (256, 20, 33, True, B, True),
 ]  # fmt: skip
