@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from plans import GPUS, ceil_div, plan_columns, plan_lattice
+from plans import GPUS, ceil_div, plan_columns, plan_lattice, plan_of
 from samples import DTYPES
 
 F, B, H, D = torch.float32, torch.bfloat16, torch.float16, torch.float64
@@ -98,3 +98,10 @@ def test_short_runs_that_leave_a_multiprocessor_empty_are_not_taken():
     """As many blocks as it has threads for hold a fifth of its shared memory."""
     assert plan_lattice("H100", "elements", 30_000 * 13, 60, 13, F, interleaved=True)["kernel"] == "strided"
     assert plan_lattice("H100", "elements", 30_000 * 13, 1000, 13, F, interleaved=True)["kernel"] == "slab"
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_one_block_a_multiprocessor_takes_few_columns(name):
+    """It has nothing under way while they are added up."""
+    assert plan_of(name, (332, 1024, 197), [1], F)["kernel"] == "strided"
+    assert plan_columns(name, 200, 30_000, 5, F)["kernel"] == "slab"

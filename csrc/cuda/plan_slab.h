@@ -100,7 +100,9 @@ inline double slab_loss(const LatticeShape& s, bool backward, const SlabPlan& pl
   const double held = static_cast<double>(plan.at_once) * plan.packs * kPackBytes * (backward ? 2 : 1);
   const double empty = std::max(0.0, 1.0 - held / (200 << 10));
   const double few = plan.at_once == 1 ? 0.2 : plan.at_once == 2 ? 0.04 : 0.0;
-  return 1.0 - slab_share(backward, s.element_size) / (1.0 + ratio) * (1.0 - 0.5 * empty - few);
+  // One block has nothing to do while its columns are added up: 1024 x 197 float32 on an H200 0.43, strided 0.70.
+  const double waits = plan.at_once == 1 ? 2.0 : 1.0;
+  return 1.0 - slab_share(backward, s.element_size) / (1.0 + waits * ratio) * (1.0 - 0.5 * empty - few);
 }
 
 inline bool plan_slab(const LatticeShape& s, bool backward, const Device& device, SlabPlan& plan) {
