@@ -82,7 +82,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     int64_t l2_bytes, int max_cluster, int widest_cluster, double bytes_per_cycle, bool backward,
                     bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t, int64_t>& lattice,
-                    const std::tuple<int64_t, bool>& beside, int64_t neighbours) {
+                    const std::tuple<int64_t, bool>& beside, int64_t neighbours, bool in_place) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart, run] = lattice;
   const auto& [columns_beside, gapless] = beside;
@@ -106,7 +106,8 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                              interleaved,
                              apart,
                              run,
-                             {columns_beside, gapless}},
+                             {columns_beside, gapless},
+                             in_place},
                             neighbours},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster, widest_cluster, false, bytes_per_cycle},
@@ -198,8 +199,9 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["whole"] = p.strided.whole;
       d["shared_packs"] = p.strided.shared_packs;
       d["interleaved"] = p.strided.interleaved;
+      d["skewed"] = p.strided.skewed;
       d["threads"] = strided_threads(p.strided);
-      d["blocks"] = strided_grid(units, p.strided);
+      d["blocks"] = strided_grid(units, inner, l1norm::cuda::kPackBytes / size, p.strided);
       break;
     case Kernel::kStridedRelay:
       d["lanes"] = p.strided_relay.lanes;
@@ -302,7 +304,7 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("widest_cluster"), pybind11::arg("bytes_per_cycle"), pybind11::arg("backward") = false,
       pybind11::arg("at_packs") = false,
       pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0, 0),
-      pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0,
+      pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0, pybind11::arg("in_place") = false,
       "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
       "multiprocessors (0: launches do not start staggered). dtype: its number in ATen; held: a row's elements "
       "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
@@ -312,7 +314,7 @@ PYBIND11_MODULE(_C, m) {
       "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
       "beside: columns side by side in memory, whether nothing lies between all of them; run: elements of each run of "
-      "neighbours that a row has several of.");
+      "neighbours that a row has several of; in_place: results are written where the input is read.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
         "'column_tile', 'slab', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan "

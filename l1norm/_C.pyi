@@ -63,5 +63,7 @@ def plan(
     at_packs: bool = False,
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int] = ...,
     beside: tuple[int, bool] = ...,
+    run: int = 0,
+    in_place: bool = False,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

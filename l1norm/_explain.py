@@ -119,6 +119,7 @@ class _Walk(NamedTuple):
     address: int
     out_address: int
     at_packs: bool  # both
+    in_place: bool  # the one is the other
 
 
 def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | None) -> _Walk:
@@ -138,7 +139,8 @@ def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | Non
         raise RuntimeError(
             "l1_norm(): input and out have more dimensions that cannot be merged than kernels walk"
         ) from None
-    return _Walk(source, shape, strides, out_strides, address, out_address, at_packs)
+    in_place = out is not None and not copied and address == out_address
+    return _Walk(source, shape, strides, out_strides, address, out_address, at_packs, in_place)
 
 
 def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | None) -> dict[str, int | str]:
@@ -156,6 +158,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         walk.shape["dense"],
         all(distance % _PACK_BYTES == 0 for distance in apart),
         at_packs=walk.at_packs,
+        in_place=walk.in_place,
         **({name: walk.shape[name] for name in ("lattice", "beside", "run")} if walk.source is result else {}),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )

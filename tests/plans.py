@@ -115,6 +115,7 @@ def plan_lattice(
     apart=0,
     run=None,
     gapless=None,
+    in_place=False,
 ) -> dict:
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
     lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, apart, steps if run is None else run)
@@ -131,6 +132,7 @@ def plan_lattice(
         backward=backward,
         lattice=lattice,
         beside=beside,
+        in_place=in_place,
     )
 
 

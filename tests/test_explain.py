@@ -42,9 +42,9 @@ def h200(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties("H200"))
     asked = []
 
-    def plan(*arguments, at_packs, lattice=None, beside=None, run=None, **device):
+    def plan(*arguments, at_packs, in_place, lattice=None, beside=None, run=None, **device):
         assert device == GPUS["H200"]
-        asked.append((*arguments, at_packs, lattice))
+        asked.append((*arguments, at_packs, in_place, lattice))
         return {"kernel": "warp"}
 
     monkeypatch.setattr(_C, "plan", plan)
@@ -52,9 +52,9 @@ def h200(monkeypatch):
     def ask(input, dim=1, dtype=None, out=None):
         dims = [] if dim is None else [d % input.dim() for d in ([dim] if isinstance(dim, int) else dim)]
         _explain._cuda_plan(input, dims, dtype or input.dtype, out)
-        rows, length, number, held, dense, aligned, at_packs, lattice = asked.pop()
+        rows, length, number, held, dense, aligned, at_packs, in_place, lattice = asked.pop()
         found = {"shape": (rows, length), "number": number, "held": held, "dense": dense, "aligned": aligned}
-        return found | {"at_packs": at_packs, "lattice": lattice}
+        return found | {"at_packs": at_packs, "in_place": in_place, "lattice": lattice}
 
     return ask
 
@@ -218,6 +218,7 @@ def test_the_plan_is_asked_for_what_is_there(dtype, h200):
         "dense": True,
         "aligned": True,
         "at_packs": True,
+        "in_place": False,
     }
     pack = 16 // dtype.itemsize
     if pack < 8:
@@ -240,6 +241,13 @@ def test_a_row_is_held_where_neighbours_are_neighbours_in_memory(h200):
     assert not h200(x, -1, out=last)["held"]
     assert not h200(torch.zeros(8, 20)[:, ::2])["held"]
     assert not h200(torch.zeros(8, 20), dtype=torch.float64)["held"]
+
+
+def test_a_call_is_in_place_where_its_result_is(h200):
+    x = torch.zeros(64, 129)
+    assert h200(x, 0, out=x)["in_place"]
+    assert not h200(x, 0)["in_place"]
+    assert not h200(x, 0, out=torch.zeros(64, 129))["in_place"]
 
 
 def test_a_lattice_is_of_packs_where_all_is_aligned(h200):

@@ -71,6 +71,11 @@ class CarefulTally : public CarefulSum {
   __device__ __forceinline__ void set(const Pack<T, N>* packs) {
     add<kPacks>(packs);
   }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void extend(const Pack<T, N>* packs) {
+    add<kPacks>(packs);
+  }
 };
 
 // A half type's magnitude as a double, times a power of two: its exponent and fraction, from the bit kShift of the
@@ -136,10 +141,10 @@ using Magnitude =
     std::conditional_t<std::is_same_v<T, float>, Converted,
                        std::conditional_t<std::is_same_v<T, __half>, Placed<10, 1023 - 15>, Placed<13, 1023 - 127>>>;
 
-// Sums the elements of packs that add() is given; set() takes them as the first ones. Up to 16 elements enter as one
-// term: they are first added to each other in double, as a tree. That loses nothing unless their magnitudes lie far
-// apart: is_exact() tells, of the least of them. No finite bfloat16, nor a float that is placed, reaches what an
-// infinity reads as; sums that do are left to CarefulTally.
+// Sums the elements of packs that add() is given; set() takes them as the first ones, extend() as more of set()'s term.
+// Up to 16 elements enter as one term: they are first added to each other in double, as a tree. That loses nothing
+// unless their magnitudes lie far apart: is_exact() tells, of the least of them. No finite bfloat16, nor a float that
+// is placed, reaches what an infinity reads as; sums that do are left to CarefulTally.
 template <typename T, typename How = Magnitude<T>>
 class Tally {
  public:
@@ -153,6 +158,12 @@ class Tally {
   template <int kPacks, int N>
   __device__ __forceinline__ void set(const Pack<T, N>* packs) {
     total_ = {magnitudes<kPacks>(packs), 0.0};
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void extend(const Pack<T, N>* packs) {
+    total_.hi += add_tree<kPacks * N>([&](int k) { return How::at(packs, k); });
+    most_ = static_cast<uint32_t>(__double2hiint(total_.hi));
   }
 
   __device__ __forceinline__ bool is_exact(const Least<T>& least) const { return most_ < How::exact_below(least); }
@@ -190,6 +201,11 @@ class Tally<double> {
     total_ = {fabs(packs[0][0]), 0.0};
 #pragma unroll
     for (int k = 1; k < kPacks * N; ++k) accumulate(total_, fabs(packs[k / N][k % N]));
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void extend(const Pack<double, N>* packs) {
+    add<kPacks>(packs);
   }
 
   __device__ __forceinline__ bool is_exact(const Least<double>&) const { return true; }
@@ -246,6 +262,11 @@ class HalfTally {
   template <int kPacks, int N>
   __device__ __forceinline__ void set(const Pack<T, N>* packs) {
     total_ = {magnitudes<kPacks>(packs)};
+  }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void extend(const Pack<T, N>* packs) {
+    add<kPacks>(packs);
   }
 
   __device__ __forceinline__ bool is_exact(const Least<T>&) const { return true; }

@@ -18,6 +18,12 @@ class CarefulDotTally : public CarefulSum {
   __device__ __forceinline__ void set(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double scale) {
     add<kPacks>(g, x, scale);
   }
+
+  template <int kPacks, int N>
+  __device__ __forceinline__ void extend(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x,
+                                         double scale) {
+    add<kPacks>(g, x, scale);
+  }
 };
 
 // Whether products of bfloat16 are all zero, or NaN, as one operand's elements are all zero.
@@ -80,6 +86,16 @@ class DotTally {
       add<kPacks>(g, x, scale);
     } else {
       total_ = {products<kPacks>(g, x), 0.0};
+    }
+  }
+
+  // As more of set()'s term, of up to 16 pairs.
+  template <int kPacks, int N>
+  __device__ __forceinline__ void extend(const Pack<T, N>* g, const Pack<T, N>* x, double scale) {
+    if constexpr (sizeof(T) == 8) {
+      add<kPacks>(g, x, scale);
+    } else {
+      total_.hi += products<kPacks>(g, x);
     }
   }
 

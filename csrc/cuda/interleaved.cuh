@@ -14,23 +14,13 @@ struct Interleaving {
   using Tile = InterleavedTile<T>;
 
   int64_t run;  // elements of all rows that take turns
-  int inner;    // such rows
+  Turns turns;  // of such rows
   int units;    // threads of a block that have packs: whole turns
   int packs;    // of a thread, at the most
-  Divider by_inner, by_units;
+  Divider by_units;
 
-  Interleaving(int64_t run_, int inner_, int units_, int packs_)
-      : run(run_),
-        inner(inner_),
-        units(units_),
-        packs(packs_),
-        by_inner(static_cast<uint32_t>(inner)),
-        by_units(static_cast<uint32_t>(units)) {}
-
-  __device__ __forceinline__ int turn_of(int column) const {
-    return static_cast<int>(by_inner.quotient(static_cast<uint32_t>(column)));
-  }
-  __device__ __forceinline__ int column_of(int column) const { return column - turn_of(column) * inner; }
+  Interleaving(int64_t run_, int inner, int units_, int packs_)
+      : run(run_), turns(inner), units(units_), packs(packs_), by_units(static_cast<uint32_t>(units)) {}
 };
 
 template <typename T>
@@ -50,7 +40,7 @@ struct InterleavedTile {
 
   __device__ __forceinline__ InterleavedTile(const Call& c_, const Interleaving& s_, unsigned tile, unsigned part)
       : c(c_), s(s_) {
-    offsets = offsets_of(c.geometry.rows, static_cast<int64_t>(tile) * s.inner);
+    offsets = offsets_of(c.geometry.rows, static_cast<int64_t>(tile) * s.turns.columns);
     shift = elements_past<T>(c.output, offsets.output, kPack);
     const int64_t all = int64_t{s.units} * s.packs;
     begin = part * all;
@@ -60,25 +50,30 @@ struct InterleavedTile {
   // Columns are numbered from the pack's start: at the run's start is column `shift`.
   __device__ __forceinline__ int64_t denominator(int column) const {
     const Walk& units = c.geometry.rows;
-    const int row = s.column_of(column + s.inner * kPack - shift);
+    const int row = s.turns.column_of(column + s.turns.columns * kPack - shift);
     return offsets.denominator + row * units.stride[units.dims - 1].denominator;
   }
 
-  __device__ __forceinline__ int width() const { return s.inner; }
+  __device__ __forceinline__ int width() const { return s.turns.columns; }
   // A pack's columns follow each other in results.
-  __device__ __forceinline__ int results() const { return s.inner + kPack; }
-  __device__ __forceinline__ int column_of(int result) const { return s.column_of(result); }
+  __device__ __forceinline__ int results() const { return s.turns.columns + kPack; }
+  __device__ __forceinline__ int column_of(int result) const { return s.turns.column_of(result); }
+  static __device__ __forceinline__ bool owns(int) { return true; }
+  // What threads hand in.
+  __device__ __forceinline__ int slots() const { return s.units * kPack; }
 
-  // Calls done(column, sum) for what the block's threads handed in; parts have room for a sum a thread behind those.
+  // Calls done(column, sum) for what the block's threads handed in; mine: room for a sum a thread.
   template <typename Done>
-  __device__ __forceinline__ void each_sum(double2* parts, const Done& done) const {
-    const int depth = s.turn_of(static_cast<int>(blockDim.x)), thread = static_cast<int>(threadIdx.x);
-    const int member = s.turn_of(thread), column = s.column_of(thread), all = s.units * kPack;
+  __device__ __forceinline__ void each_sum(const Parts<T>& parts, double2* mine, const Done& done) const {
+    const Turns& turns = s.turns;
+    const int depth = turns.turn_of(static_cast<int>(blockDim.x)), thread = static_cast<int>(threadIdx.x);
+    const int member = turns.turn_of(thread), column = turns.column_of(thread);
     Sum sum;
-    for (int at = thread; member < depth && at < all; at += depth * s.inner) {
-      sum = sum + Sum{parts[at].x, parts[at].y};
+    for (int at = thread; member < depth && at < slots(); at += depth * turns.columns) {
+      const double2 part = parts[at];
+      sum = sum + Sum{part.x, part.y};
     }
-    sum = add_members(sum, depth, s.inner, parts + all);
+    sum = add_members(sum, depth, turns.columns, mine);
     if (member == 0) done(column, sum);
   }
 };
@@ -102,7 +97,7 @@ struct InterleavedPlace {
     const int left = static_cast<int>(tile.end - pack);
     packs = exists && left > 0 ? static_cast<int>(s.by_units.quotient(static_cast<uint32_t>(left + s.units - 1))) : 0;
     slot = thread * kPack;
-    result = s.column_of(slot);
+    result = s.turns.column_of(slot);
     head = static_cast<int>(max(-at, int64_t{0}));
     tail = static_cast<int>(min(s.run - at - int64_t{packs - 1} * s.units * kPack, int64_t{kPack}));
   }

@@ -248,6 +248,7 @@ void run(Call& c) {
               g.dense(),    packs_align(c), c.grad != nullptr, starts_at(c, kPackBytes)};
   if (!cast) shape.run = g.run();
   if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
+  shape.lattice.in_place = c.input == c.output;
   const Device& device = properties(c.device);
   c.starts_early = device.early_starts;
   if (c.starts_early) {

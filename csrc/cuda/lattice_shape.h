@@ -32,6 +32,15 @@ constexpr int kSharedBatch = shared_batch(kBackward, kSize);
 constexpr int loose_packs(bool backward, int64_t element_size) {
   return element_size == 4 ? (backward ? 8 : 16) : backward ? 6 : 12;
 }
+// Of those that begin elsewhere from step to step, where a thread has them from their read to their write: the most, or
+// fewer, whose kernel loses less where that many hold all steps.
+constexpr int skewed_packs(bool backward, int64_t element_size, bool fewer) {
+  const int most = element_size == 8 ? 12 : 16;
+  return (fewer ? 12 : most) / (backward ? 2 : 1);
+}
+constexpr bool has_fewer_packs(bool backward, int64_t element_size) {
+  return element_size == 2 || (element_size == 4 && !backward);
+}
 template <bool kBackward, int kSize>
 constexpr int kLoosePacks = loose_packs(kBackward, kSize);
 
@@ -93,6 +102,7 @@ struct LatticeShape {
   int64_t apart = 0;         // bytes from step to step
   int64_t run = 0;           // steps before the walk over them jumps
   Beside beside{};
+  bool in_place = false;  // results are written where the input is read
 
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
@@ -123,13 +133,15 @@ inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
           l.interleaved,
           apart,
           l.geometry.row.size[l.geometry.row.dims - 1],
-          l.beside};
+          l.beside,
+          false};
 }
 
 // The strided kernel: `lanes` lanes of `across` warps lie side by side over `width` units, the other lanes and `warps`
 // times as many warps of `cluster` blocks share the steps, `packs` cells a thread in registers and `shared_packs` in
 // shared memory. A block has four tiles where a tile is one warp's. `whole`: a thread has all steps of its units, up to
-// `packs`. `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack.
+// `packs`. `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack. `skewed`: lanes
+// have packs that begin elsewhere from step to step; the width is in elements.
 struct StridedPlan {
   int lanes;
   int across;
@@ -140,7 +152,13 @@ struct StridedPlan {
   bool whole;
   int shared_packs;
   bool interleaved;
+  bool skewed;
 };
+
+// Tiles of `width` that so many columns side by side are cut in, whose packs begin up to a pack earlier.
+constexpr int64_t skewed_tiles(int64_t columns, int64_t pack, int64_t width) {
+  return ceil_div(columns + pack - 1, width);
+}
 
 constexpr int strided_tiles_a_block(const StridedPlan& plan) {
   return plan.warps * plan.across == 1 ? kStridedWarps : 1;
@@ -148,8 +166,14 @@ constexpr int strided_tiles_a_block(const StridedPlan& plan) {
 constexpr int strided_threads(const StridedPlan& plan) {
   return plan.warps * plan.across * strided_tiles_a_block(plan) * 32;
 }
-constexpr int64_t strided_grid(int64_t units, const StridedPlan& plan) {
+// inner: units side by side; of packs of so many elements.
+constexpr int64_t strided_grid(int64_t units, int64_t inner, int64_t pack, const StridedPlan& plan) {
+  if (plan.skewed) return units / inner * skewed_tiles(inner, pack, plan.width) * plan.cluster;
   return ceil_div(ceil_div(units, plan.width), strided_tiles_a_block(plan)) * plan.cluster;
+}
+
+inline int64_t strided_grid(const LatticeShape& s, const StridedPlan& plan) {
+  return strided_grid(s.units, s.inner, kPackBytes / s.element_size, plan);
 }
 
 // Shared memory of a block: cells that are there, sums and results.
@@ -158,7 +182,12 @@ constexpr int64_t strided_shared_bytes(const LatticeShape& s, bool backward, con
   const int a_result = backward ? 120 : 32;
   if (plan.interleaved) {
     const int64_t pack = kPackBytes / s.element_size;
-    return (threads * (pack + 1) + plan.cluster * s.inner) * 16 + (s.inner + pack) * (16 + a_result);
+    return (threads * (pack + 2) + plan.cluster * s.inner) * 16 + (s.inner + pack) * (16 + a_result + 4);
+  }
+  if (plan.skewed) {
+    const int64_t pack = kPackBytes / s.element_size, sums = plan.width + pack;
+    return (int64_t{plan.warps} * plan.lanes * (pack + 1) + threads + plan.cluster * sums) * 16 +
+           sums * (16 + a_result + 4);
   }
   const int64_t cells = threads * plan.shared_packs * (backward ? 2 : 1);
   const int64_t columns = strided_tiles_a_block(plan) * s.columns * plan.lanes * plan.across;

@@ -11,6 +11,41 @@
 
 namespace l1norm::cuda {
 
+// Columns that come round, so many at a time.
+struct Turns {
+  int columns;
+  Divider by_columns;
+
+  explicit Turns(int columns_) : columns(columns_), by_columns(static_cast<uint32_t>(columns)) {}
+
+  __device__ __forceinline__ int turn_of(int k) const {
+    return static_cast<int>(by_columns.quotient(static_cast<uint32_t>(k)));
+  }
+  __device__ __forceinline__ int column_of(int k) const { return k - turn_of(k) * columns; }
+};
+
+// What columns have of a V each in shared memory, with a gap behind as many as a pack has: lanes whose packs are
+// neighbours would meet in the same banks.
+template <typename V, typename T>
+class Spaced {
+ public:
+  // Whole packs' takes.
+  static constexpr size_t bytes(int columns) {
+    return static_cast<size_t>(ceil_div(columns, kPack)) * (kPack * sizeof(V) + kGap);
+  }
+
+  __device__ __forceinline__ explicit Spaced(void* start) : start_(static_cast<char*>(start)) {}
+
+  __device__ __forceinline__ V& operator[](int column) const {
+    const auto at = static_cast<unsigned>(column);
+    return *reinterpret_cast<V*>(start_ + at * static_cast<unsigned>(sizeof(V)) + at / kPack * kGap);
+  }
+
+ private:
+  static constexpr unsigned kPack = kPackBytes / sizeof(T), kGap = alignof(V);
+  char* start_;
+};
+
 template <typename T, int kPacks, Access kAccess>
 struct LooseCells {
   static constexpr int kPack = kPackBytes / sizeof(T);
@@ -65,12 +100,18 @@ struct LooseCells {
     }
   }
 
-  // The k-th element of every pack.
-  __device__ __forceinline__ void column(int k, Pack<T, 1> (&elements)[kPacks]) const {
+  // The k-th element of each of N packs.
+  template <int kFirst, int N>
+  __device__ __forceinline__ void column(int k, Pack<T, 1> (&elements)[N]) const {
 #pragma unroll
-    for (int u = 0; u < kPacks; ++u) elements[u] = element_of(held[u], k);
+    for (int u = 0; u < N; ++u) elements[u] = element_of(held[kFirst + u], k);
   }
 };
+
+template <typename T>
+using Parts = Spaced<double2, T>;
+template <typename T, bool kBackward>
+using LooseResults = Spaced<std::conditional_t<kBackward, Slope<T>, Quotient<T>>, T>;
 
 template <typename T, bool kBackward, int kPacks, Access kAccess>
 struct Loose {
@@ -79,7 +120,15 @@ struct Loose {
   // What is worked on at a time: one element, or a pair of halves.
   static constexpr int kUnits = X::CellPack::kUnits, kUnit = kPack / kUnits;
   using Few = Pack<T, kUnit>;
-  using Result = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
+  using Results = LooseResults<T, kBackward>;
+
+  using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+  // Packs that are worked on together, or not at all where a thread has fewer: more take more registers, fewer more
+  // branches. Relays have all.
+  static constexpr int kOfHalves = kPacks % 8 == 0 ? 8 : kPacks, kOfOthers = kPacks % 4 == 0 ? 4 : 3;
+  static constexpr int kOfRelays = !kBackward ? kPacks / 2 : sizeof(T) == 2 ? kOfOthers : kPacks;
+  static constexpr int kGroup = kAccess != Access::kOnce ? kOfRelays : sizeof(T) == 2 ? kOfHalves : kOfOthers;
+  static_assert(kPacks % kGroup == 0 && kPacks <= 16);
 
   X x;
   std::conditional_t<kBackward, X, Empty> g;
@@ -89,55 +138,77 @@ struct Loose {
   __device__ __forceinline__ void load(const Call& c, const Place& place) {
     if constexpr (kBackward) g.template load<&Offsets::grad>(place, c.grad);
     x.template load<&Offsets::input>(place, c.input);
-    if constexpr (!kBackward) note_each<kPacks>(least, x.held);
+    if constexpr (!kBackward) {
+      each_group(place, [&](auto u) { note_each<kGroup>(least, x.held + u); });
+    }
   }
 
-  // What the thread, or those lanes of its warp that have the same columns, have of each.
+  // What lanes of the warp that have the same columns have of each.
   template <typename Place>
-  __device__ __forceinline__ void hand_in(const Call& c, const Place& place, double2* parts) const {
-    using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+  __device__ __forceinline__ void hand_in(const Call& c, const Place& place, const Parts<T>& parts) const {
     using Careful = typename First::Careful;
     bool exact = true;
-    hand_in_sums<First>(c, place, parts, [&](const First& tally) { exact &= tally.is_exact(least); });
+    Sum sums[kPack];
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) {
+      const First tally = tally_of<First>(c, place, k);
+      exact &= tally.is_exact(least);
+      sums[k] = tally.sum();
+    }
     if constexpr (!std::is_same_v<First, Careful>) {
       if constexpr (kBackward) {
         exact = exact || are_zero_dots([&](auto& zeros) { zeros.template add<kPacks>(g.held, x.held, 0.0); });
       }
-      if (__any_sync(0xffffffffu, !exact)) hand_in_sums<Careful>(c, place, parts, [](const Careful&) {});
+      if (__any_sync(0xffffffffu, !exact)) {
+#pragma unroll 1
+        for (int k = 0; k < kPack; ++k) {
+          Sum sum = tally_of<Careful>(c, place, k).sum();
+#pragma unroll 1
+          for (int bit = place.lanes(); bit < 32; bit *= 2) sum = sum + shuffled(sum, bit);
+          const bool first = static_cast<int>(threadIdx.x % 32) < place.lanes();
+          if (first && place.hands_in) parts[place.slot + k] = make_double2(sum.hi, sum.lo);
+        }
+        return;
+      }
     }
+    hand_in_columns<kPack>(place, sums, place.lanes(), place.slot, parts);
   }
 
   // results, sums: of columns, as place.result counts them.
   template <typename Place>
-  __device__ __forceinline__ void finish(const Call& c, const Place& place, const Result* results,
+  __device__ __forceinline__ void finish(const Call& c, const Place& place, const Results& results,
                                          const double2* sums) {
     if (!place.exists) return;  // nor have its columns results
     uint64_t unproven = 0;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
-      const Result* const at = results + place.result + unit * kUnit;
+      const int at = place.result + unit * kUnit;
       if constexpr (kBackward) {
         const Slope<T>* slopes[kUnit];
 #pragma unroll
-        for (int k = 0; k < kUnit; ++k) slopes[k] = at + k;
+        for (int k = 0; k < kUnit; ++k) slopes[k] = &results[at + k];
+        each_group(place, [&](auto first) {
 #pragma unroll
-        for (int u = 0; u < kPacks; ++u) {
-          x.held[u].units[unit] =
-              gradients_beside(Few{{g.held[u].units[unit]}}, Few{{x.held[u].units[unit]}}, slopes).units[0];
-        }
+          for (int u = first; u < first + kGroup; ++u) {
+            x.held[u].units[unit] =
+                gradients_beside(Few{{g.held[u].units[unit]}}, Few{{x.held[u].units[unit]}}, slopes).units[0];
+          }
+        });
       } else {
         Quotient<T> quotients[kUnit];
 #pragma unroll
-        for (int k = 0; k < kUnit; ++k) quotients[k] = at[k];
+        for (int k = 0; k < kUnit; ++k) quotients[k] = results[at + k];
+        each_group(place, [&](auto first) {
 #pragma unroll
-        for (int u = 0; u < kPacks; ++u) {
-          Few few;
-          if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few, least)) {
-            x.held[u].units[unit] = few.units[0];
-          } else {
-            unproven |= uint64_t{1} << (unit * kPacks + u);
+          for (int u = first; u < first + kGroup; ++u) {
+            Few few;
+            if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few, least)) {
+              x.held[u].units[unit] = few.units[0];
+            } else {
+              unproven |= uint64_t{1} << (unit * kPacks + u);
+            }
           }
-        }
+        });
       }
     }
     x.store(place, c.output);
@@ -160,41 +231,67 @@ struct Loose {
   }
 
  private:
-  template <typename Sums, typename Place, typename See>
-  __device__ __forceinline__ void hand_in_sums(const Call& c, const Place& place, double2* parts,
-                                               const See& see) const {
-    // What is rare takes a loop.
-    constexpr bool kFirst = std::is_same_v<Sums, std::conditional_t<kBackward, DotTally<T>, Tally<T>>>;
-#pragma unroll(kFirst ? kPack : 1)
-    for (int k = 0; k < kPack; ++k) {
-      Pack<T, 1> elements[kPacks];
-      x.column(k, elements);
-      Sums tally;
-      Pack<T, 1> grads[kBackward ? kPacks : 1];
-      double by = 0.0;
+  // Calls see(first) for each group of packs of which the thread has any.
+  template <int kFirst = 0, typename Place, typename See>
+  static __device__ __forceinline__ void each_group(const Place& place, const See& see) {
+    if constexpr (kFirst < kPacks) {
+      if (kFirst > 0 && kFirst >= place.packs) return;
+      see(std::integral_constant<int, kFirst>{});
+      each_group<kFirst + kGroup>(place, see);
+    }
+  }
+
+  // A column's, of the thread's packs.
+  template <typename Sums, typename Place>
+  __device__ __forceinline__ Sums tally_of(const Call& c, const Place& place, int k) const {
+    Sums tally;
+    double by = 0.0;
+    if constexpr (kBackward) {
+      const int64_t denominator = place.denominator(k);
+      if (denominator >= 0) by = dot_scale_of<T>(c, denominator);
+    }
+    each_group(place, [&](auto u) {
+      Pack<T, 1> elements[kGroup];
+      x.template column<u>(k, elements);
       if constexpr (kBackward) {
-        g.column(k, grads);
-        const int64_t denominator = place.denominator(k);
-        if (denominator >= 0) by = dot_scale_of<T>(c, denominator);
-      }
-      // Those that enter a sum as one term. Fewer of halves take fewer registers, so that more blocks have room.
-      constexpr bool kFewer = sizeof(T) == 2 && (kBackward || kAccess == Access::kOnce);
-      constexpr int kGroup = !kFewer ? kPacks : kPacks % 4 == 0 ? 4 : 3;
-#pragma unroll
-      for (int u = 0; u < kPacks; u += kGroup) {
-        if constexpr (kBackward) {
-          tally.template add<kGroup>(grads + u, elements + u, by);
-        } else if (u == 0) {
-          tally.template set<kGroup>(elements);
+        Pack<T, 1> grads[kGroup];
+        g.template column<u>(k, grads);
+        if constexpr (u == 0) {
+          tally.template set<kGroup>(grads, elements, by);
         } else {
-          tally.template add<kGroup>(elements + u);
+          tally.template extend<kGroup>(grads, elements, by);
         }
+      } else if constexpr (u == 0) {
+        tally.template set<kGroup>(elements);
+      } else {
+        tally.template extend<kGroup>(elements);
       }
-      see(tally);
-      Sum total = tally.sum();
-#pragma unroll 1
-      for (int bit = place.lanes(); bit < 32; bit *= 2) total = total + shuffled(total, bit);
-      if (place.hands_in) parts[place.slot + k] = make_double2(total.hi, total.lo);
+    });
+    return tally;
+  }
+
+  // Adds up what lanes of the same columns have, `bit` and more apart: each goes on with a half of their columns, and
+  // hands in those that are left.
+  template <int kColumns, typename Place>
+  static __device__ __forceinline__ void hand_in_columns(const Place& place, Sum (&sums)[kPack], int bit, int slot,
+                                                         const Parts<T>& parts) {
+    if (bit >= 32) {
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) {
+        if (place.hands_in) parts[slot + k] = make_double2(sums[k].hi, sums[k].lo);
+      }
+    } else if constexpr (kColumns > 1) {
+      constexpr int kHalf = kColumns / 2;
+      const bool upper = (threadIdx.x & bit) != 0;
+#pragma unroll
+      for (int k = 0; k < kHalf; ++k) {
+        const Sum mine = upper ? sums[k + kHalf] : sums[k], others = upper ? sums[k] : sums[k + kHalf];
+        sums[k] = mine + shuffled(others, bit);
+      }
+      hand_in_columns<kHalf>(place, sums, 2 * bit, upper ? slot + kHalf : slot, parts);
+    } else {
+      sums[0] = sums[0] + shuffled(sums[0], bit);
+      hand_in_columns<1>(place, sums, 2 * bit, slot, parts);
     }
   }
 };

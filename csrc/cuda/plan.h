@@ -173,7 +173,7 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
     // (4, 8192, 512) over its middle 0.782 both; gradients of 2048 x 16384 over dim 0 0.817, 0.769.
     constexpr double kSpread = 1.5;
     return plan_stagger(
-        device, strided_grid(s.units, p) / p.cluster, p.cluster, strided_at_once(shape.backward, device, p, shared),
+        device, strided_grid(s, p) / p.cluster, p.cluster, strided_at_once(shape.backward, device, p, shared),
         static_cast<double>(operands * strided_tiles_a_block(p) * s.steps * p.width * s.bytes()), kSpread);
   }
   return {};
@@ -182,7 +182,7 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
 // What the strided kernel loses, or that relay.
 inline double loss_across(const Shape& shape, const Device& device, const Plan& plan, bool strided, bool relay) {
   const LatticeShape& s = shape.lattice;
-  if (strided) return plan.strided.whole ? 0.0 : strided_loss(s, shape.backward, device, plan.strided);
+  if (strided) return plan.strided.whole ? 0.0 : planned_loss(s, shape.backward, device, plan.strided);
   return relay ? strided_relay_loss(s, shape.backward, plan.strided_relay) : 1.0;
 }
 

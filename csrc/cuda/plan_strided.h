@@ -6,6 +6,7 @@
 
 #include "divider.h"
 #include "lattice_shape.h"
+#include "plan_skewed.h"
 
 namespace l1norm::cuda {
 
@@ -136,7 +137,9 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   const bool elements = s.elements > 1, alone = blocks == 1;
   // The longer arithmetic of halves.
   double loss = s.element_size == 2 ? (elements ? of.half_elements : of.half) : 0.0;
-  if (plan.interleaved) {
+  if (plan.skewed) {
+    loss = skewed_loss(s, backward, device, plan);
+  } else if (plan.interleaved) {
     loss += of.turns + (alone ? of.turns_alone : 0.0) + of.turns_cluster * waiting(backward, plan.cluster);
   } else {
     loss += of.always + waiting(backward, plan.cluster) + (alone ? of.alone : blocks == 2 ? of.two : 0.0);
@@ -167,8 +170,9 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   // Multiprocessors without a block.
   const int enough = 2 * device.multiprocessors;
   if (s.units < int64_t{enough} * plan.width * tiles) {
-    loss += 0.3 * below(static_cast<double>(strided_grid(s.units, plan)), enough);
+    loss += 0.3 * below(static_cast<double>(strided_grid(s, plan)), enough);
   }
+  if (plan.skewed) return loss;
   const double tile_bytes = static_cast<double>(s.steps * plan.width * s.bytes());
   const int cells = (plan.packs + plan.shared_packs) * plan.cluster;  // of a tile's threads of one number
   if (plan.interleaved) {
@@ -180,9 +184,24 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
          (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
 }
 
+// What the plan that was chosen loses, to be compared with other ways.
+inline double planned_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
+  if (plan.skewed || plan.interleaved || s.elements == 1 || !is_skewable(s, backward)) {
+    return strided_loss(s, backward, device, plan);
+  }
+  const ElementsLoss of = elements_losses(backward, s.element_size);
+  const int at_once =
+      strided_at_once(backward, device, plan, static_cast<int>(strided_shared_bytes(s, backward, plan)));
+  const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
+  return of.always + (plan.cluster > 1 ? of.many : 0.0) + (plan.cluster == 8 ? of.eight : 0.0) +
+         (at_once == 1 ? of.alone : 0.0) + (plan.lanes < 32 ? of.narrow : 0.0) +
+         of.empty * std::max(0.0, 1.0 - static_cast<double>(s.steps) / cells);
+}
+
 // Of rows that take turns.
 inline StridedPlan plan_of_turns(const LatticeShape& s, bool backward, int warps, int cluster) {
-  return {32, 1, static_cast<int>(s.inner), warps, loose_packs(backward, s.element_size), cluster, false, 0, true};
+  return {32,   1,    static_cast<int>(s.inner), warps, loose_packs(backward, s.element_size), cluster, false, 0,
+          true, false};
 }
 
 // Whether so many packs a thread of such a plan hold a run, wherever in a pack it begins.
@@ -224,7 +243,7 @@ inline bool plan_few_columns(const LatticeShape& s, bool backward, const Device&
   const int packs = strided_cells(backward, s.bytes(), s.element_size);
   const auto hold = [&](std::initializer_list<int> warps, int most, bool shared) {
     return find(ceil_div(s.units, lanes), warps, [&](int w, int cluster) {
-      plan = {lanes, 1, lanes, w, shared ? 0 : packs, cluster, false, shared ? most : 0, false};
+      plan = {lanes, 1, lanes, w, shared ? 0 : packs, cluster, false, shared ? most : 0, false, false};
       return s.steps <= int64_t{cluster} * w * (32 / lanes) * most && (most <= 8 || cluster > 1);
     });
   };
@@ -240,8 +259,8 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     const int held = s.steps <= 3     ? static_cast<int>(std::max<int64_t>(s.steps, s.elements > 1 ? 3 : 2))
                      : s.elements > 1 ? longest_whole_column(backward)
                                       : power_of_two_from(s.steps);
-    plan = {32, 1, 32 * column_units(backward, held, s.bytes(), s.element_size), 1, held, 1, true, 0, false};
-    return strided_grid(s.units, plan) <= INT32_MAX;
+    plan = {32, 1, 32 * column_units(backward, held, s.bytes(), s.element_size), 1, held, 1, true, 0, false, false};
+    return strided_grid(s, plan) <= INT32_MAX;
   }
   if (plan_few_columns(s, backward, device, plan)) return true;
   const int packs = strided_cells(backward, s.bytes(), s.element_size), batch = shared_batch(backward, s.element_size);
@@ -249,7 +268,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   const auto consider = [&](const StridedPlan& candidate) {
     const double loss = strided_loss(s, backward, device, candidate, least);
     // Of equals, the first one: its cluster is the smallest.
-    if (loss > least - 1e-9 || strided_grid(s.units, candidate) > INT32_MAX) return;
+    if (loss > least - 1e-9 || strided_grid(s, candidate) > INT32_MAX) return;
     least = loss;
     plan = candidate;
   };
@@ -257,7 +276,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
       const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(packs) * (32 / lanes)), cluster);
       if (warps * across * 32 > kStridedThreads || (cluster > 1 && warps < 2)) continue;
-      consider({lanes, across, lanes * across, static_cast<int>(warps), packs, cluster, false, 0, false});
+      consider({lanes, across, lanes * across, static_cast<int>(warps), packs, cluster, false, 0, false, false});
     }
   };
   // With so many packs in registers.
@@ -272,7 +291,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
         if (each <= registers || each > registers + kMostShared) continue;
         if (warps * across * 32 > strided_most_threads(registers)) continue;
         const int shared = static_cast<int>(ceil_div(each - registers, batch)) * batch;
-        consider({lanes, across, lanes * across, warps, registers, cluster, false, shared, false});
+        consider({lanes, across, lanes * across, warps, registers, cluster, false, shared, false, false});
       }
     }
   };
@@ -314,6 +333,10 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
       if (shareable) in_shared(most / 2, 1, packs);
       for (int lanes = most / 2; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) in_registers(lanes, 1);
     }
+  }
+  if (is_skewable(s, backward)) {
+    if (least < kImpossible) least = planned_loss(s, backward, device, plan);
+    each_skewed_plan(s, backward, device, consider);
   }
   return least < kImpossible;
 }

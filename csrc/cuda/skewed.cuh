@@ -10,40 +10,65 @@ namespace l1norm::cuda {
 template <typename T>
 constexpr int kSectorElements = sector_elements(sizeof(T));
 
-template <typename T>
+// Elements from an operand's first one to past its last one.
+inline Offsets extent_of(const Geometry& g) {
+  Offsets extent{1, 1, 1, 1};
+  for (const Walk* walk : {&g.rows, &g.row}) {
+    for (int d = 0; d < walk->dims; ++d) {
+      extent.input += (walk->size[d] - 1) * walk->stride[d].input;
+      extent.grad += (walk->size[d] - 1) * walk->stride[d].grad;
+      extent.output += (walk->size[d] - 1) * walk->stride[d].output;
+    }
+  }
+  return extent;
+}
+
+template <typename T, bool kHeld>
 struct SkewedTile;
 
-// Tiles of `width` columns: whole sectors, and one less than a warp's lanes read, so that packs of any place hold them.
+// Tiles of `width` columns, whole sectors or packs in the result. Where those begin, in steps that begin elsewhere than
+// the tile's first column, they have columns at the end of the tile before, which are divided here.
 struct Skewing {
   template <typename T>
-  using Tile = SkewedTile<T>;
+  using Tile = SkewedTile<T, false>;
 
   int64_t inner;   // columns side by side
   unsigned tiles;  // that they are cut in
   Divider by_tiles;
-  Offsets extent;    // elements from an operand's first one to past its last one
-  int lanes, warps;  // side by side; along the steps; powers of two
-  int width;         // columns of a tile
-  int part;          // steps of a block
+  Offsets extent;     // elements from an operand's first one to past its last one
+  int lanes, warps;   // side by side, a power of two; along the steps
+  int width;          // columns of a tile
+  int part;           // steps of a block
+  Turns turns;        // of columns that are added up
+  Divider by_stride;  // of a thread from step to step
 };
 
-template <typename T>
+// Tiles whose blocks have no others' sums: they add up those columns of the tile before as well, for which lanes have a
+// pack on either side of what they divide.
+struct HeldSkewing : Skewing {
+  template <typename T>
+  using Tile = SkewedTile<T, true>;
+};
+
+template <typename T, bool kHeld>
 struct SkewedPlace;
 
 // A block's tile and part of the steps.
-template <typename T>
+template <typename T, bool kHeld>
 struct SkewedTile {
-  using Place = SkewedPlace<T>;
+  using Place = SkewedPlace<T, kHeld>;
+  using Shape = std::conditional_t<kHeld, HeldSkewing, Skewing>;
   static constexpr int kPack = kPackBytes / sizeof(T);
+  // Columns of the tile before that may be divided here, and one more.
+  static constexpr int kBefore = kHeld ? kPack : kSectorElements<T>;
 
   const Call& c;
-  const Skewing& s;
+  const Shape& s;
   Offsets offsets;     // of the row of columns, at its first step
   int64_t column;      // the tile's first one there
   int64_t begin, end;  // steps
 
-  __device__ __forceinline__ SkewedTile(const Call& c_, const Skewing& s_, unsigned tile, unsigned part)
-      : c(c_), s(s_) {
+  __device__ __forceinline__ SkewedTile(const Call& c_, const Shape& s_, unsigned tile, unsigned part) : c(c_), s(s_) {
     const unsigned outer = s.by_tiles.quotient(tile);
     offsets = offsets_of(c.geometry.rows, outer * s.inner);
     column = static_cast<int64_t>(tile - outer * s.tiles) * s.width;
@@ -51,13 +76,13 @@ struct SkewedTile {
     end = min(begin + s.part, c.geometry.row.count);
   }
 
-  // Elements from a sector's start in the result to the tile's first column, in the steps of that warp.
+  // Elements from the start of what is divided to the tile's first column, in the steps of that warp.
   __device__ __forceinline__ int shift(int warp) const {
     return elements_past<T>(c.output, offsets.output + column + (begin + warp) * c.geometry.row.stride[0].output,
-                            kSectorElements<T>);
+                            kBefore);
   }
 
-  // Of a column of the tile, or of the one before it; -1 where there is none.
+  // Of a column of the tile, or of one before it; -1 where there is none.
   __device__ __forceinline__ int64_t denominator(int at) const {
     const int64_t to = column + at;
     if (to < 0 || to >= s.inner) return -1;
@@ -66,30 +91,36 @@ struct SkewedTile {
   }
 
   __device__ __forceinline__ int width() const { return s.width; }
-  // Results are of this tile's columns, and of those at the end of the tile before, which are divided here in some
-  // steps.
-  __device__ __forceinline__ int results() const { return s.width + kSectorElements<T>; }
-  __device__ __forceinline__ int column_of(int result) const { return result - kSectorElements<T>; }
+  // Of the tile's columns and those before it.
+  __device__ __forceinline__ int results() const { return s.width + kBefore; }
+  __device__ __forceinline__ int column_of(int result) const { return result - kBefore; }
+  static __device__ __forceinline__ bool owns(int column) { return column >= 0; }
+  // What threads hand in.
+  __device__ __forceinline__ int slots() const { return s.warps * s.lanes * kPack; }
 
-  // Calls done(column, sum) for what the block's warps handed in.
+  // Calls done(sum's number, sum) for what the block's warps handed in; mine: room for a sum a thread.
   template <typename Done>
-  __device__ __forceinline__ void each_sum(double2* parts, const Done& done) const {
-    for (int k = static_cast<int>(threadIdx.x); k < s.width; k += static_cast<int>(blockDim.x)) {
-      Sum sum;
-      for (int warp = 0; warp < s.warps; ++warp) {
-        const double2 part = parts[warp * s.lanes * kPack + k + shift(warp)];
-        sum = sum + Sum{part.x, part.y};
-      }
-      done(k, sum);
+  __device__ __forceinline__ void each_sum(const Parts<T>& parts, double2* mine, const Done& done) const {
+    const Turns& turns = s.turns;
+    const int depth = turns.turn_of(static_cast<int>(blockDim.x)), thread = static_cast<int>(threadIdx.x);
+    const int member = turns.turn_of(thread), column = turns.column_of(thread);
+    const int first = shift(0), next = static_cast<int>(c.geometry.row.stride[0].output) & (kBefore - 1);
+    Sum sum;
+    for (int warp = member; member < depth && warp < s.warps; warp += depth) {
+      const double2 part = parts[warp * s.lanes * kPack + column + ((first + warp * next) & (kBefore - 1))];
+      sum = sum + Sum{part.x, part.y};
     }
+    sum = add_members(sum, depth, turns.columns, mine);
+    if (member == 0) done(column, sum);
   }
 };
 
-template <typename T>
+template <typename T, bool kHeld>
 struct SkewedPlace {
   static constexpr int kPack = kPackBytes / sizeof(T);
+  static constexpr int kBefore = SkewedTile<T, kHeld>::kBefore;
 
-  const SkewedTile<T>& tile;
+  const SkewedTile<T, kHeld>& tile;
   int at;          // the pack's first column, counted from the tile's
   int head, tail;  // its elements from the one to the other are columns of the row
   int slot, result, packs;
@@ -97,24 +128,25 @@ struct SkewedPlace {
   int64_t step;  // the thread's first
   int stride;    // from it to the next
 
-  // Of a pack that has columns of the tile, or, to divide, of the packs that tiles share out between them.
-  __device__ __forceinline__ SkewedPlace(const SkewedTile<T>& tile_, bool divides) : tile(tile_) {
-    const Skewing& s = tile.s;
+  // Of a pack that has columns to add up, or, to divide, of the packs that tiles share out between them.
+  __device__ __forceinline__ SkewedPlace(const SkewedTile<T, kHeld>& tile_, bool divides) : tile(tile_) {
+    const auto& s = tile.s;
     const int thread = thread_anew(), lane = thread % 32, warp = thread / 32, bits = log2_of(s.lanes);
     const int unit = lane & (s.lanes - 1), step_lane = lane >> bits;
-    at = unit * kPack - tile.shift(warp);
+    const int past = (kHeld ? unit - 1 : unit) * kPack;  // from the first one that is divided
+    at = past - tile.shift(warp);
     const int64_t column = tile.column + at;
-    exists =
-        column + kPack > 0 && column < s.inner && (divides ? unit * kPack < s.width : at < s.width && at + kPack > 0);
+    const bool adds = at < s.width && at + kPack > (kHeld ? -kBefore : 0);
+    exists = column + kPack > 0 && column < s.inner && (divides ? past >= 0 && past < s.width : adds);
     head = static_cast<int>(max(-column, int64_t{0}));
     tail = static_cast<int>(min(s.inner - column, int64_t{kPack}));
     stride = s.warps << (5 - bits);
     step = tile.begin + warp + s.warps * step_lane;
     const int left = static_cast<int>(tile.end - step);
-    packs = exists && left > 0 ? (left + stride - 1) >> log2_of(stride) : 0;
-    hands_in = step_lane == 0;
+    packs = exists && left > 0 ? static_cast<int>(s.by_stride.quotient(static_cast<uint32_t>(left + stride - 1))) : 0;
+    hands_in = true;
     slot = (warp * s.lanes + unit) * kPack;
-    result = at + kSectorElements<T>;
+    result = at + kBefore;
   }
 
   __device__ __forceinline__ int lanes() const { return tile.s.lanes; }

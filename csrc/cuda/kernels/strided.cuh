@@ -6,6 +6,7 @@
 #include "../early.cuh"
 #include "../interleaved.cuh"
 #include "../launch.h"
+#include "../skewed.cuh"
 #include "strided.h"
 
 namespace l1norm::cuda {
@@ -68,60 +69,68 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   held.finish(c, t, cluster, make_place);
 }
 
-template <typename T, bool kBackward>
+// Packs that begin at any place of a row, in tiles of one way or another. A thread has one of a tile's sums at most.
+template <typename T, bool kBackward, int kPacks, typename Tiles>
 __global__ void __launch_bounds__(kStridedThreads)
-    interleaved_kernel(const __grid_constant__ Call c, const __grid_constant__ Interleaving s) {
-  constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
-  using Held = Loose<T, kBackward, kLoosePacks<kBackward, sizeof(T)>, Access::kOnce>;
-  using Tile = InterleavedTile<T>;
-  using Place = InterleavedPlace<T>;
+    loose_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiles s) {
+  using Held = Loose<T, kBackward, kPacks, Access::kOnce>;
+  using Tile = typename Tiles::template Tile<T>;
+  using Place = typename Tile::Place;
   extern __shared__ __align__(kSharedLine) uint4 memory[];
   ask_ahead<kBackward>(c);
   const Cluster cluster;
-  if (cluster.size > 1) cluster.expect((cluster.size - 1) * s.inner);
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  // What threads hand in, and sums on their way; a block of the cluster and column; a column.
-  double2* const parts = reinterpret_cast<double2*>(memory);
-  double2* const ranks = parts + s.units * kPack + threads;
-  double2* const sums = ranks + cluster.size * s.inner;
-  auto* const results = reinterpret_cast<typename Held::Result*>(sums + s.inner + kPack);
+  const Turns& turns = s.turns;
+  const int count = turns.columns, thread = static_cast<int>(threadIdx.x);
+  if (cluster.size > 1) cluster.expect((cluster.size - 1) * count);
   const Tile tile(c, s, group_of(cluster), static_cast<unsigned>(cluster.rank));
+  // What threads hand in; a sum a thread; a block of the cluster and column; a column.
+  const Parts<T> parts(memory);
+  double2* const mine = reinterpret_cast<double2*>(memory) + Parts<T>::bytes(tile.slots()) / sizeof(double2);
+  double2* const ranks = mine + blockDim.x;
+  double2* const sums = ranks + cluster.size * count;
+  const typename Held::Results results(sums + tile.results());
   await_stream();
   wait_for_turn(c.stagger, group_of(cluster));
   RowDivisor<T> divisor{};
-  if (kBackward && thread < s.inner) divisor = RowDivisor<T>(c, tile.denominator(thread));
+  if (kBackward && thread < count) {
+    const int64_t denominator = tile.denominator(tile.column_of(thread));
+    if (denominator >= 0) divisor = RowDivisor<T>(c, denominator);
+  }
   Held held;
-  held.load(c, Place(tile, true));
-  held.hand_in(c, Place(tile, true), parts);
+  held.load(c, Place(tile, false));
+  held.hand_in(c, Place(tile, false), parts);
   __syncthreads();
-  tile.each_sum(parts, [&](int column, const Sum& sum) {
-    ranks[cluster.rank * s.inner + column] = make_double2(sum.hi, sum.lo);
-  });
+  tile.each_sum(parts, mine,
+                [&](int k, const Sum& sum) { ranks[cluster.rank * count + k] = make_double2(sum.hi, sum.lo); });
   if (cluster.size > 1) {
     cluster.wait();
     __syncthreads();
-    for (int k = thread; k < s.inner * cluster.size; k += threads) {
-      double2* const mine = &ranks[cluster.rank * s.inner + s.column_of(k)];
-      if (s.turn_of(k) != cluster.rank) cluster.store(mine, s.turn_of(k), *mine);
+    for (int k = thread; k < count * cluster.size; k += static_cast<int>(blockDim.x)) {
+      double2* const part = &ranks[cluster.rank * count + turns.column_of(k)];
+      if (turns.turn_of(k) != cluster.rank) cluster.store(part, turns.turn_of(k), *part);
     }
     cluster.await_sums();
   } else {
     __syncthreads();
   }
-  if (thread < s.inner) {
+  if (thread < count) {
     Sum total;
     for (int rank = 0; rank < cluster.size; ++rank) {
-      const double2 part = ranks[rank * s.inner + thread];
+      const double2 part = ranks[rank * count + thread];
       total = total + Sum{part.x, part.y};
     }
-    typename Held::Result result;
+    std::conditional_t<kBackward, Slope<T>, Quotient<T>> result;
     if constexpr (kBackward) {
       result = Slope<T>(make_gradient<Wide<T>>(total, divisor.scale(c)));
     } else {
       result = Quotient<T>(total, c.count, c.eps);
-      if (c.denominator != nullptr && cluster.rank == 0) write_denominator<T>(c, tile.denominator(thread), total);
+      const int column = tile.column_of(thread);
+      if (c.denominator != nullptr && cluster.rank == 0 && tile.owns(column)) {
+        const int64_t to = tile.denominator(column);
+        if (to >= 0) write_denominator<T>(c, to, total);
+      }
     }
-    for (int k = thread; k < tile.results(); k += s.inner) {
+    for (int k = thread; k < tile.results(); k += count) {
       sums[k] = make_double2(total.hi, total.lo);
       results[k] = result;
     }
@@ -179,25 +188,49 @@ cudaError_t launch_tiles(const Call& c, const Tiling& t, const StridedPlan& plan
   return launch_in_stream(c, function, blocks, threads, shared_bytes, plan.cluster, stream, c, t);
 }
 
+// slots: what threads hand in; results: of columns, some of which may stand there twice.
+template <typename T, bool kBackward, int kPacks, typename Tiles>
+cudaError_t launch_loose(const Call& c, const Tiles& tiles, const StridedPlan& plan, unsigned blocks, int slots,
+                         int results, cudaStream_t stream) {
+  const auto function = loose_kernel<T, kBackward, kPacks, Tiles>;
+  const int threads = strided_threads(plan), sums = threads + plan.cluster * tiles.turns.columns + results;
+  const size_t shared_bytes =
+      Parts<T>::bytes(slots) + static_cast<size_t>(sums) * sizeof(double2) + LooseResults<T, kBackward>::bytes(results);
+  static Prepared prepared;
+  const cudaError_t error =
+      prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
+  if (error != cudaSuccess) return error;
+  return launch_in_stream(c, function, blocks, threads, shared_bytes, plan.cluster, stream, c, tiles);
+}
+
 template <typename T, bool kBackward>
 cudaError_t launch_interleaved(const Call& c, const Lattice& lattice, const StridedPlan& plan, unsigned blocks,
                                cudaStream_t stream) {
-  constexpr int64_t kPack = kPackBytes / sizeof(T);
-  const auto function = interleaved_kernel<T, kBackward>;
+  constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
   const int threads = strided_threads(plan), inner = static_cast<int>(lattice.inner);
   const int units = static_cast<int>(interleaved_units(inner, kPack, threads));
   const int64_t run = c.geometry.row.count * inner;
   const int64_t each = ceil_div(ceil_div(run + kPack - 1, kPack), int64_t{units} * plan.cluster);
   const Interleaving s(run, inner, units, static_cast<int>(each));
-  const size_t sums = static_cast<size_t>(units * kPack + threads + plan.cluster * inner + inner + kPack);
-  const size_t shared_bytes =
-      sums * sizeof(double2) +
-      static_cast<size_t>(inner + kPack) * sizeof(typename Loose<T, kBackward, 1, Access::kOnce>::Result);
-  static Prepared prepared;
-  const cudaError_t error =
-      prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
-  if (error != cudaSuccess) return error;
-  return launch_in_stream(c, function, blocks, threads, shared_bytes, plan.cluster, stream, c, s);
+  return launch_loose<T, kBackward, kLoosePacks<kBackward, sizeof(T)>>(c, s, plan, blocks, units * kPack, inner + kPack,
+                                                                       stream);
+}
+
+template <typename T, bool kBackward>
+cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedPlan& plan, unsigned blocks,
+                          cudaStream_t stream) {
+  constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
+  const int sums = plan.width + kPack;
+  const auto tiles = static_cast<unsigned>(skewed_tiles(lattice.inner, kPack, plan.width));
+  const HeldSkewing s{{lattice.inner, tiles, Divider(tiles), extent_of(c.geometry), plan.lanes, plan.warps, plan.width,
+                       static_cast<int>(ceil_div(c.geometry.row.count, plan.cluster)), Turns(sums),
+                       Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes)))}};
+  constexpr int kMost = skewed_packs(kBackward, sizeof(T), false), kFewer = skewed_packs(kBackward, sizeof(T), true);
+  const int slots = plan.warps * plan.lanes * kPack;
+  if constexpr (has_fewer_packs(kBackward, sizeof(T))) {
+    if (plan.packs == kFewer) return launch_loose<T, kBackward, kFewer>(c, s, plan, blocks, slots, sums, stream);
+  }
+  return launch_loose<T, kBackward, kMost>(c, s, plan, blocks, slots, sums, stream);
 }
 
 template <typename T, bool kBackward, bool kElements>
@@ -210,9 +243,13 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   const bool packed = lattice.denominator_step == 1 && at_pack(c.denominator) && at_pack(c.grad_denominator);
   const Tiling t(lattice, plan.lanes, plan.across, plan.width, plan.warps,
                  static_cast<int>(ceil_div(steps, plan.cluster)), plan.shared_packs, packed);
-  const unsigned blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, plan));
+  constexpr int64_t kPack = kPackBytes / sizeof(T);
+  const auto blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, lattice.inner, kPack, plan));
   if constexpr (kElements) {
     if (plan.interleaved) return launch_interleaved<T, kBackward>(c, lattice, plan, blocks, stream);
+  }
+  if constexpr (kElements && !(kBackward && sizeof(T) == 8)) {
+    if (plan.skewed) return launch_skewed<T, kBackward>(c, lattice, plan, blocks, stream);
   }
   cudaError_t error = cudaErrorInvalidValue;
   using std::integral_constant;

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
   using Tile = typename Tiles::template Tile<T>;
   using Place = typename Tile::Place;
   extern __shared__ __align__(kSharedLine) uint4 memory[];
-  double2* const mine = reinterpret_cast<double2*>(memory);
+  double2* const sums = reinterpret_cast<double2*>(memory);
   const BandTask task(task_of(blockIdx.x, order), bands);
   const Tile tile(c, s, task.tile, task.part);
   double2* const parts = board.parts + static_cast<size_t>(task.tile) * bands.parts * tile.width();
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
   if (task.job == Job::kDivide) {
     Last held;
     held.load(c, Place(tile, true));
-    auto* const results = reinterpret_cast<typename Last::Result*>(mine + tile.results());
+    const typename Last::Results results(sums + tile.results());
     for (int k = static_cast<int>(threadIdx.x); k < tile.results(); k += static_cast<int>(blockDim.x)) {
       const int column = tile.column_of(k);
       const int64_t denominator = tile.denominator(column);
@@ -156,20 +156,22 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
         results[k] = Slope<T>(make_gradient<Wide<T>>(sum, RowDivisor<T>(c, denominator).scale(c)));
       } else {
         results[k] = Quotient<T>(sum, c.count, c.eps);
-        mine[k] = make_double2(sum.hi, sum.lo);
+        sums[k] = make_double2(sum.hi, sum.lo);
       }
     }
     __syncthreads();
-    held.finish(c, Place(tile, true), results, mine);
+    held.finish(c, Place(tile, true), results, sums);
   } else if (task.job == Job::kSum) {
     First held;
     held.load(c, Place(tile, false));
-    held.hand_in(c, Place(tile, false), mine);
+    const Parts<T> handed(memory);
+    held.hand_in(c, Place(tile, false), handed);
     __syncthreads();
     double2* const to = parts + static_cast<size_t>(task.part) * tile.width();
-    tile.each_sum(mine, [&](int column, const Sum& sum) { publish(to + column, sum); });
+    tile.each_sum(handed, sums + Parts<T>::bytes(tile.slots()) / sizeof(double2),
+                  [&](int column, const Sum& sum) { publish(to + column, sum); });
   } else if (task.job == Job::kTotal) {
-    add_parts(parts, bands.parts, tile.width(), bands.adders, static_cast<int>(task.part), mine,
+    add_parts(parts, bands.parts, tile.width(), bands.adders, static_cast<int>(task.part), sums,
               [&](int column, const Sum& sum) {
                 publish(totals + column, sum);
                 if (kBackward || c.denominator == nullptr) return;
@@ -183,19 +185,6 @@ inline Order order_of(const StridedRelayPlan& plan) {
   const auto beside = static_cast<unsigned>(plan.beside);
   return Order(static_cast<unsigned>(plan.tiles) / beside, static_cast<unsigned>(plan.parts) * beside,
                static_cast<unsigned>(plan.adders) * beside, static_cast<unsigned>(plan.ahead), plan.turns_back);
-}
-
-// Elements from an operand's first one to past its last one.
-inline Offsets extent_of(const Geometry& g) {
-  Offsets extent{1, 1, 1, 1};
-  for (const Walk* walk : {&g.rows, &g.row}) {
-    for (int d = 0; d < walk->dims; ++d) {
-      extent.input += (walk->size[d] - 1) * walk->stride[d].input;
-      extent.grad += (walk->size[d] - 1) * walk->stride[d].grad;
-      extent.output += (walk->size[d] - 1) * walk->stride[d].output;
-    }
-  }
-  return extent;
 }
 
 // columns: of a tile, with a sum each.
@@ -216,14 +205,15 @@ cudaError_t launch_bands(void (*function)(Call, Shape, Bands, Board, Order), Pre
   return launch_in_stream(c, function, order.blocks(), threads, shared, 1, stream, c, shape, bands, board, order);
 }
 
-// sums: of a block that go through its shared memory.
+// slots: what threads hand in; results: of columns, some of which may stand there twice.
 template <typename T, bool kBackward, typename Tiles>
-cudaError_t launch_loose(const Call& c, const Tiles& tiles, const StridedRelayPlan& plan, int results, int sums,
+cudaError_t launch_loose(const Call& c, const Tiles& tiles, const StridedRelayPlan& plan, int slots, int results,
                          void* scratch, cudaStream_t stream) {
-  using Result = typename Loose<T, kBackward, 1, Access::kLast>::Result;
+  using Results = LooseResults<T, kBackward>;
   static Prepared prepared;
-  const size_t shared = std::max(static_cast<size_t>(results) * (sizeof(double2) + sizeof(Result)),
-                                 static_cast<size_t>(sums) * sizeof(double2));
+  const size_t threads = static_cast<size_t>(plan.warps) * 32;
+  const size_t shared = std::max(static_cast<size_t>(results) * sizeof(double2) + Results::bytes(results),
+                                 Parts<T>::bytes(slots) + threads * sizeof(double2));
   return launch_bands(loose_kernel<T, kBackward, Tiles>, prepared, c, tiles, plan, plan.width, shared, scratch, stream);
 }
 
@@ -234,12 +224,13 @@ cudaError_t launch_skewed(const Call& call, const Lattice& lattice, const Stride
   c.geometry = lattice.geometry;
   const int64_t outer = c.geometry.rows.count / lattice.inner;
   const unsigned across = static_cast<unsigned>(plan.tiles / outer);
-  const Skewing s{
-      lattice.inner, across,     Divider(across), extent_of(c.geometry),
-      plan.lanes,    plan.warps, plan.width,      static_cast<int>(ceil_div(c.geometry.row.count, plan.parts))};
-  return launch_loose<T, kBackward>(c, s, plan, plan.width + kSectorElements<T>,
-                                    plan.warps * plan.lanes * static_cast<int>(kPackBytes / sizeof(T)), scratch,
-                                    stream);
+  const Skewing s{lattice.inner,     across,
+                  Divider(across),   extent_of(c.geometry),
+                  plan.lanes,        plan.warps,
+                  plan.width,        static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
+                  Turns(plan.width), Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes)))};
+  return launch_loose<T, kBackward>(c, s, plan, plan.warps * plan.lanes * static_cast<int>(kPackBytes / sizeof(T)),
+                                    plan.width + kSectorElements<T>, scratch, stream);
 }
 
 template <typename T, bool kBackward>
@@ -251,7 +242,7 @@ cudaError_t launch_interleaved(const Call& call, const Lattice& lattice, const S
   const int threads = plan.warps * 32, units = static_cast<int>(interleaved_units(lattice.inner, kPack, threads));
   const Interleaving s(c.geometry.row.count * lattice.inner, static_cast<int>(lattice.inner), units,
                        kLoosePacks<kBackward, sizeof(T)>);
-  return launch_loose<T, kBackward>(c, s, plan, s.inner + kPack, units * kPack + threads, scratch, stream);
+  return launch_loose<T, kBackward>(c, s, plan, units * kPack, s.turns.columns + kPack, scratch, stream);
 }
 
 template <typename T, bool kBackward, bool kElements>
