@@ -102,6 +102,6 @@ def test_short_runs_that_leave_a_multiprocessor_empty_are_not_taken():
 
 @pytest.mark.parametrize("name", ["H100", "H200"])
 def test_one_block_a_multiprocessor_takes_few_columns(name):
-    """It has nothing under way while they are added up."""
-    assert plan_of(name, (332, 1024, 197), [1], F)["kernel"] == "strided"
+    """It has nothing under way while they are added up: 0.46 of a copy's speed on an H200, where the relay has 0.48."""
+    assert plan_of(name, (221, 3000, 197), [1], B)["kernel"] == "strided_relay"
     assert plan_columns(name, 200, 30_000, 5, F)["kernel"] == "slab"
