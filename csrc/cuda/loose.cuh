@@ -29,7 +29,7 @@ struct Turns {
 template <typename V, typename T>
 class Spaced {
  public:
-  // Whole packs' takes.
+  // Of whole packs.
   static constexpr size_t bytes(int columns) {
     return static_cast<size_t>(ceil_div(columns, kPack)) * (kPack * sizeof(V) + kGap);
   }
