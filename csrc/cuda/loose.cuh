@@ -125,7 +125,12 @@ struct Loose {
   using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
   // Packs that are worked on together, or not at all where a thread has fewer: more take more registers, fewer more
   // branches. Relays have all.
-  static constexpr int kOfHalves = kPacks % 8 == 0 ? 8 : kPacks, kOfOthers = kPacks % 4 == 0 ? 4 : 3;
+  static constexpr int kOfOthers = kPacks % 4 == 0 ? 4 : 3;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  static constexpr int kOfHalves = kOfOthers;  // more spill on a T4
+#else
+  static constexpr int kOfHalves = kPacks % 8 == 0 ? 8 : kPacks;
+#endif
   static constexpr int kOfRelays = !kBackward ? kPacks / 2 : sizeof(T) == 2 ? kOfOthers : kPacks;
   static constexpr int kGroup = kAccess != Access::kOnce ? kOfRelays : sizeof(T) == 2 ? kOfHalves : kOfOthers;
   static_assert(kPacks % kGroup == 0 && kPacks <= 16);
@@ -275,6 +280,10 @@ struct Loose {
   template <int kColumns, typename Place>
   static __device__ __forceinline__ void hand_in_columns(const Place& place, Sum (&sums)[kPack], int bit, int slot,
                                                          const Parts<T>& parts) {
+    if constexpr (kColumns == 1) {
+#pragma unroll 1
+      for (; bit < 32; bit *= 2) sums[0] = sums[0] + shuffled(sums[0], bit);
+    }
     if (bit >= 32) {
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
@@ -289,9 +298,6 @@ struct Loose {
         sums[k] = mine + shuffled(others, bit);
       }
       hand_in_columns<kHalf>(place, sums, 2 * bit, upper ? slot + kHalf : slot, parts);
-    } else {
-      sums[0] = sums[0] + shuffled(sums[0], bit);
-      hand_in_columns<1>(place, sums, 2 * bit, slot, parts);
     }
   }
 };
