@@ -155,9 +155,10 @@ struct StridedPlan {
   bool skewed;
 };
 
-// Tiles of `width` that so many columns side by side are cut in, whose packs begin up to a pack earlier.
-constexpr int64_t skewed_tiles(int64_t columns, int64_t pack, int64_t width) {
-  return ceil_div(columns + pack - 1, width);
+// Tiles of `width` that so many columns side by side are cut in, which begin at multiples of so many elements in
+// memory, up to one less than that earlier.
+constexpr int64_t skewed_tiles(int64_t columns, int64_t multiple, int64_t width) {
+  return ceil_div(columns + multiple - 1, width);
 }
 
 constexpr int strided_tiles_a_block(const StridedPlan& plan) {

@@ -111,7 +111,9 @@ struct LooseCells {
 template <typename T>
 using Parts = Spaced<double2, T>;
 template <typename T, bool kBackward>
-using LooseResults = Spaced<std::conditional_t<kBackward, Slope<T>, Quotient<T>>, T>;
+using LooseResult = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
+template <typename T, bool kBackward>
+using LooseResults = Spaced<LooseResult<T, kBackward>, T>;
 
 template <typename T, bool kBackward, int kPacks, Access kAccess>
 struct Loose {

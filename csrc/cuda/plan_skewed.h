@@ -101,13 +101,13 @@ void each_skewed_plan(const LatticeShape& s, bool backward, const Device& device
   const auto with_packs = [&](int packs) {
     for (const int lanes : {32, 16, 8}) {
       for (const int warps : {4, 8, 16}) {
-        const int64_t blocks = ceil_div(s.steps, int64_t{warps} * (32 / lanes) * packs);
+        const int64_t a_block = int64_t{warps} * (32 / lanes) * packs, blocks = ceil_div(s.steps, a_block);
         if (warps % period != 0 || blocks > device.max_cluster) continue;
-        const StridedPlan plan = skewed_plan(s, lanes, warps, packs, power_of_two_from(blocks));
-        if (plan.width + pack > warps * 32) continue;  // a thread has a sum at the most
+        const int cluster = power_of_two_from(blocks);
         // Where cells are emptier others are the faster ones.
-        const int64_t cells = int64_t{plan.cluster} * warps * (32 / lanes) * packs;
-        if (10 * s.steps >= (s.element_size == 2 ? 7 : 8) * cells) see(plan);
+        if (10 * s.steps < (s.element_size == 2 ? 7 : 8) * cluster * a_block) continue;
+        const StridedPlan plan = skewed_plan(s, lanes, warps, packs, cluster);
+        if (plan.width + pack <= warps * 32) see(plan);  // a thread has a sum at the most
       }
     }
   };

@@ -112,7 +112,7 @@ inline bool skewed_relay_of(const LatticeShape& s, bool backward, int lanes, con
   plan.width = lanes * pack - sector;
   plan.warps = std::max(sector, 8);
   // Packs that begin up to a sector earlier end up to a sector earlier.
-  const int64_t in_a_row = ceil_div(s.inner + sector - 1, plan.width);
+  const int64_t in_a_row = skewed_tiles(s.inner, sector, plan.width);
   const int64_t steps = int64_t{plan.warps} * (32 / lanes) * loose_packs(backward, s.element_size);
   const Cut cut{s.units / s.inner * in_a_row, in_a_row, plan.width, ceil_div(s.steps, steps), steps,
                 plan.width / sector,          true,     8};

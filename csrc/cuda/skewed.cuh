@@ -119,12 +119,13 @@ template <typename T, bool kHeld>
 struct SkewedPlace {
   static constexpr int kPack = kPackBytes / sizeof(T);
   static constexpr int kBefore = SkewedTile<T, kHeld>::kBefore;
+  static constexpr bool hands_in = true;
 
   const SkewedTile<T, kHeld>& tile;
   int at;          // the pack's first column, counted from the tile's
   int head, tail;  // its elements from the one to the other are columns of the row
   int slot, result, packs;
-  bool exists, hands_in;
+  bool exists;
   int64_t step;  // the thread's first
   int stride;    // from it to the next
 
@@ -144,7 +145,6 @@ struct SkewedPlace {
     step = tile.begin + warp + s.warps * step_lane;
     const int left = static_cast<int>(tile.end - step);
     packs = exists && left > 0 ? static_cast<int>(s.by_stride.quotient(static_cast<uint32_t>(left + stride - 1))) : 0;
-    hands_in = true;
     slot = (warp * s.lanes + unit) * kPack;
     result = at + kBefore;
   }

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kStridedThreads)
       const double2 part = ranks[rank * count + thread];
       total = total + Sum{part.x, part.y};
     }
-    std::conditional_t<kBackward, Slope<T>, Quotient<T>> result;
+    LooseResult<T, kBackward> result;
     if constexpr (kBackward) {
       result = Slope<T>(make_gradient<Wide<T>>(total, divisor.scale(c)));
     } else {
