@@ -81,6 +81,7 @@ struct InterleavedTile {
 template <typename T>
 struct InterleavedPlace {
   static constexpr int kPack = kPackBytes / sizeof(T);
+  static constexpr bool kSkewed = false;
 
   const InterleavedTile<T>& tile;
   int64_t at;      // the first pack's first element, counted from the run's

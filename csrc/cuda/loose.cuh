@@ -133,9 +133,15 @@ struct Loose {
 #else
   static constexpr int kOfHalves = kPacks % 8 == 0 ? 8 : kPacks;
 #endif
-  static constexpr int kOfRelays = !kBackward ? kPacks / 2 : sizeof(T) == 2 ? kOfOthers : kPacks;
-  static constexpr int kGroup = kAccess != Access::kOnce ? kOfRelays : sizeof(T) == 2 ? kOfHalves : kOfOthers;
-  static_assert(kPacks % kGroup == 0 && kPacks <= 16);
+  // Without branches halves of packs that begin elsewhere from step to step are 4% faster; others would spill.
+  template <typename Place>
+  static constexpr int kOfRelays =
+      kBackward ? (sizeof(T) == 2 ? kOfOthers : kPacks) : (sizeof(T) == 2 && Place::kSkewed ? kPacks : kPacks / 2);
+  template <typename Place>
+  static constexpr int kGroup = kAccess != Access::kOnce ? kOfRelays<Place>
+                                : sizeof(T) == 2         ? kOfHalves
+                                                         : kOfOthers;
+  static_assert(kPacks % kOfHalves == 0 && kPacks % kOfOthers == 0 && kPacks <= 16);
 
   X x;
   std::conditional_t<kBackward, X, Empty> g;
@@ -145,15 +151,13 @@ struct Loose {
   __device__ __forceinline__ void load(const Call& c, const Place& place) {
     if constexpr (kBackward) g.template load<&Offsets::grad>(place, c.grad);
     x.template load<&Offsets::input>(place, c.input);
-    if constexpr (!kBackward) {
-      each_group(place, [&](auto u) { note_each<kGroup>(least, x.held + u); });
-    }
   }
 
   // What lanes of the warp that have the same columns have of each.
   template <typename Place>
-  __device__ __forceinline__ void hand_in(const Call& c, const Place& place, const Parts<T>& parts) const {
+  __device__ __forceinline__ void hand_in(const Call& c, const Place& place, const Parts<T>& parts) {
     using Careful = typename First::Careful;
+    note(place);
     bool exact = true;
     Sum sums[kPack];
 #pragma unroll
@@ -186,6 +190,7 @@ struct Loose {
   __device__ __forceinline__ void finish(const Call& c, const Place& place, const Results& results,
                                          const double2* sums) {
     if (!place.exists) return;  // nor have its columns results
+    if constexpr (kAccess == Access::kLast) note(place);
     uint64_t unproven = 0;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) {
@@ -196,7 +201,7 @@ struct Loose {
         for (int k = 0; k < kUnit; ++k) slopes[k] = &results[at + k];
         each_group(place, [&](auto first) {
 #pragma unroll
-          for (int u = first; u < first + kGroup; ++u) {
+          for (int u = first; u < first + kGroup<Place>; ++u) {
             x.held[u].units[unit] =
                 gradients_beside(Few{{g.held[u].units[unit]}}, Few{{x.held[u].units[unit]}}, slopes).units[0];
           }
@@ -207,7 +212,7 @@ struct Loose {
         for (int k = 0; k < kUnit; ++k) quotients[k] = results[at + k];
         each_group(place, [&](auto first) {
 #pragma unroll
-          for (int u = first; u < first + kGroup; ++u) {
+          for (int u = first; u < first + kGroup<Place>; ++u) {
             Few few;
             if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few, least)) {
               x.held[u].units[unit] = few.units[0];
@@ -238,13 +243,21 @@ struct Loose {
   }
 
  private:
+  // Not as soon as packs are asked for: a relay asks for its divisors beside them.
+  template <typename Place>
+  __device__ __forceinline__ void note(const Place& place) {
+    if constexpr (!kBackward) {
+      each_group(place, [&](auto u) { note_each<kGroup<Place>>(least, x.held + u); });
+    }
+  }
+
   // Calls see(first) for each group of packs of which the thread has any.
   template <int kFirst = 0, typename Place, typename See>
   static __device__ __forceinline__ void each_group(const Place& place, const See& see) {
     if constexpr (kFirst < kPacks) {
       if (kFirst > 0 && kFirst >= place.packs) return;
       see(std::integral_constant<int, kFirst>{});
-      each_group<kFirst + kGroup>(place, see);
+      each_group<kFirst + kGroup<Place>>(place, see);
     }
   }
 
@@ -258,20 +271,20 @@ struct Loose {
       if (denominator >= 0) by = dot_scale_of<T>(c, denominator);
     }
     each_group(place, [&](auto u) {
-      Pack<T, 1> elements[kGroup];
+      Pack<T, 1> elements[kGroup<Place>];
       x.template column<u>(k, elements);
       if constexpr (kBackward) {
-        Pack<T, 1> grads[kGroup];
+        Pack<T, 1> grads[kGroup<Place>];
         g.template column<u>(k, grads);
         if constexpr (u == 0) {
-          tally.template set<kGroup>(grads, elements, by);
+          tally.template set<kGroup<Place>>(grads, elements, by);
         } else {
-          tally.template extend<kGroup>(grads, elements, by);
+          tally.template extend<kGroup<Place>>(grads, elements, by);
         }
       } else if constexpr (u == 0) {
-        tally.template set<kGroup>(elements);
+        tally.template set<kGroup<Place>>(elements);
       } else {
-        tally.template extend<kGroup>(elements);
+        tally.template extend<kGroup<Place>>(elements);
       }
     });
     return tally;

@@ -119,7 +119,7 @@ template <typename T, bool kHeld>
 struct SkewedPlace {
   static constexpr int kPack = kPackBytes / sizeof(T);
   static constexpr int kBefore = SkewedTile<T, kHeld>::kBefore;
-  static constexpr bool hands_in = true;
+  static constexpr bool kSkewed = true, hands_in = true;
 
   const SkewedTile<T, kHeld>& tile;
   int at;          // the pack's first column, counted from the tile's
