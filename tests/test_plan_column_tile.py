@@ -55,7 +55,7 @@ TILED = [
 STRIDED = [
     (2048, 32, 1024, False, F, False), (3855, 17, 1024, False, F, True), (1024, 64, 1024, False, B, False),
     (1365, 48, 1024, False, B, True), (4096, 16, 1024, False, F, False), (13_107, 5, 1024, False, B, True),
-    (1, 2, 33_554_431, False, F, False), (40, 60, 27_001, False, F, False), (40, 60, 27_001, False, B, True),
+    (40, 60, 27_001, False, F, False), (40, 60, 27_001, False, B, True),
     (150_000, 150, 3, True, F, False), (224_000, 100, 3, True, F, True), (4369, 15, 1023, False, D, True),
     (131_072, 17, 30, True, D, False), (10_933, 3, 1023, False, D, False),
     # Groups that are too large for a tile, though nothing lies between them.

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from plans import GPUS, ceil_div, plan_columns, plan_lattice, plan_of
+from plans import GPUS, ceil_div, plan_columns, plan_of
 from samples import DTYPES
 
 F, B, H, D = torch.float32, torch.bfloat16, torch.float16, torch.float64
@@ -61,8 +61,8 @@ MEASURED = [
     (3000, 3000, 3, F, False, True), (3000, 3000, 3, B, True, True), (200, 60_000, 3, B, False, True),
     (200, 60_000, 3, B, True, True), (200, 30_000, 5, F, False, True), (800, 3000, 17, B, False, True),
     (800, 3000, 17, D, False, True), (768, 197, 197, B, False, True), (256, 1024, 196, B, False, True),
-    (256, 2048, 49, F, True, False), (768, 197, 197, F, True, False), (768, 577, 577, B, False, False),
-    (256, 512, 784, F, False, False), (2048, 64, 577, B, False, False), (768, 197, 197, B, True, False),
+    (768, 197, 197, F, True, False), (768, 577, 577, B, False, False), (256, 512, 784, F, False, False),
+    (2048, 64, 577, B, False, False),
 ]  # fmt: skip
 
 
@@ -95,9 +95,9 @@ def test_few_runs_are_not_taken():
 
 
 def test_short_runs_that_leave_a_multiprocessor_empty_are_not_taken():
-    """As many blocks as it has threads for hold a fifth of its shared memory."""
-    assert plan_lattice("H100", "elements", 30_000 * 13, 60, 13, F, interleaved=True)["kernel"] == "strided"
-    assert plan_lattice("H100", "elements", 30_000 * 13, 1000, 13, F, interleaved=True)["kernel"] == "slab"
+    """As many blocks as it has threads for hold a fifth of its shared memory: 0.47 of a copy's speed on an H200."""
+    assert plan_of("H200", (30_000, 60, 13), [1], F)["kernel"] != "slab"
+    assert plan_of("H200", (30_000, 1000, 13), [1], F)["kernel"] == "slab"
 
 
 @pytest.mark.parametrize("name", ["H100", "H200"])

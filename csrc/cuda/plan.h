@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "plan_column_tile.h"
+#include "plan_cost.h"
 #include "plan_gather.h"
 #include "plan_relay.h"
 #include "plan_resident.h"
@@ -179,20 +180,48 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
   return {};
 }
 
-// What the strided kernel loses, or that relay.
-inline double loss_across(const Shape& shape, const Device& device, const Plan& plan, bool strided, bool relay) {
-  const LatticeShape& s = shape.lattice;
-  if (strided) return plan.strided.whole ? 0.0 : planned_loss(s, shape.backward, device, plan.strided);
-  return relay ? strided_relay_loss(s, shape.backward, plan.strided_relay) : 1.0;
-}
+// Smaller tensors have not been measured in clusters, slabs or relays against the rest.
+constexpr double kLeastCompared = 2 << 20;
 
-// Whether a slab is planned, and better than those.
-inline bool takes_slab(const Shape& shape, const Device& device, Plan& plan, bool wanted, bool strided, bool relay) {
+// The kernel across rows that costs least of those that are open; the two-pass kernel where none takes the shape.
+// wanted: whatever it costs.
+template <typename Open>
+Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const Open& open, Plan& plan) {
   const LatticeShape& s = shape.lattice;
-  if (wanted) return plan_slab(s, shape.backward, device, plan.slab);
-  const double others = loss_across(shape, device, plan, strided, relay);
-  return may_be_better_in_slabs(s, shape.backward, device, others) && plan_slab(s, shape.backward, device, plan.slab) &&
-         is_better_in_slabs(s, shape.backward, device, plan.slab, others);
+  Kernel best = Kernel::kTwoPass;
+  double least = 2.0 * kMostCost;
+  const auto consider = [&](Kernel kernel, double cost) {
+    if (cost >= least) return;
+    least = cost;
+    best = kernel;
+  };
+  const bool small = static_cast<double>(shape.rows) * static_cast<double>(shape.row_bytes()) < kLeastCompared;
+  const bool strided = open(Kernel::kStrided) && plan_strided(s, shape.backward, device, plan.strided);
+  if (strided) consider(Kernel::kStrided, strided_cost(shape, device, plan.strided));
+  // Of packs few were among those that costs are fitted to.
+  const bool packs = strided && s.elements == 1;
+  if (open(Kernel::kColumnTile) && plan_column_tile(shape, device, plan.column_tile)) {
+    const auto& tile = plan.column_tile;
+    const bool packed =
+        packs && are_packs_better_in_tiles(shape.backward, s.element_size, s.inner, s.steps, tile.gapless);
+    const bool enough = are_enough_tiles(tile.tiles, device) || !(small || packed);
+    if (wanted || (!shape.held && packs == packed && enough)) {
+      if (packed) least = 2.0 * kMostCost;
+      consider(Kernel::kColumnTile, column_tile_cost(shape, device, tile));
+    }
+  }
+  // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case.
+  const bool whole = best == Kernel::kStrided && plan.strided.whole;
+  if (!wanted && best != Kernel::kTwoPass && (whole || small)) return best;
+  if (open(Kernel::kStridedRelay) && plan_strided_relay(s, shape.backward, device, plan.strided_relay)) {
+    consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));
+  }
+  // The search for a slab takes a small call longer than all others.
+  if (open(Kernel::kSlab) && s.slab_rows() > 0 && least_slab_cost(shape) < least &&
+      plan_slab(s, shape.backward, device, plan.slab)) {
+    consider(Kernel::kSlab, slab_cost(shape, device, plan.slab));
+  }
+  return best;
 }
 
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.
@@ -223,26 +252,13 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kSplit;
   } else if (open(Kernel::kRelay) && plan_relay(shape, device, plan.relay)) {
     plan.kernel = Kernel::kRelay;
-  } else if (open(Kernel::kColumnTile) && across && plan_column_tile(shape, device, plan.column_tile) &&
-             (wanted != nullptr || is_better_in_column_tiles(shape, device, plan.column_tile))) {
-    plan.kernel = Kernel::kColumnTile;
   } else {
-    const bool relay = open(Kernel::kStridedRelay) && across &&
-                       plan_strided_relay(shape.lattice, shape.backward, device, plan.strided_relay);
-    const bool strided =
-        open(Kernel::kStrided) && across && plan_strided(shape.lattice, shape.backward, device, plan.strided) &&
-        !(relay && is_better_relayed(shape.lattice, shape.backward, device, plan.strided, plan.strided_relay));
-    if (open(Kernel::kRuns) && plan_runs(shape, device, plan.runs) &&
-        (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, strided))) {
+    plan.kernel = across ? plan_across(shape, device, wanted != nullptr, open, plan) : Kernel::kTwoPass;
+    const bool held = plan.kernel == Kernel::kStrided || plan.kernel == Kernel::kSlab;
+    if (plan.kernel != Kernel::kColumnTile && open(Kernel::kRuns) && plan_runs(shape, device, plan.runs) &&
+        (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, held))) {
       plan.kernel = Kernel::kRuns;
-    } else if (open(Kernel::kSlab) && across && takes_slab(shape, device, plan, wanted != nullptr, strided, relay)) {
-      plan.kernel = Kernel::kSlab;
-    } else if (strided) {
-      plan.kernel = Kernel::kStrided;
-    } else if (relay) {
-      plan.kernel = Kernel::kStridedRelay;
-    } else {
-      plan.kernel = Kernel::kTwoPass;
+    } else if (plan.kernel == Kernel::kTwoPass) {
       plan.two_pass = plan_two_pass(shape, device);
     }
   }

@@ -84,38 +84,15 @@ inline bool plan_column_tile(const Shape& shape, const Device& device, ColumnTil
   return plan_column_segments(shape, device, plan);
 }
 
-// Of so many steps columns are better in tiles than in strided kernels' registers, which too few steps leave empty, or
-// which take elements one by one: 2^26 elements on an H100, of 17 x 1024 float32 0.93 (strided 0.62), of bfloat16 0.67
-// (0.23), its gradients 0.67 (0.28); without a gap 16 x 3 float32 0.97 (0.33), gradients 0.945 (0.435), bfloat16 0.71
-// (0.22); of a pack's multiple no more 5 x 12321 float32 0.88 (0.61), bfloat16 0.60 (0.23).
-struct ColumnLengths {
-  int least, most;
-};
-constexpr ColumnLengths tiled_columns(bool backward, int64_t size, bool in_packs, bool gapless) {
-  constexpr ColumnLengths kNone{1, 0};
-  if (size == 2) {
-    if (in_packs) return backward ? ColumnLengths{9, 40} : ColumnLengths{17, 63};
-    if (gapless) return {2, backward ? 110 : 160};
-    return {2, 12};
-  }
-  if (size == 4) {
-    if (in_packs) return backward ? ColumnLengths{9, 14} : ColumnLengths{17, 31};
-    if (gapless) return {2, backward ? 48 : 110};
-    return backward ? ColumnLengths{4, 12} : ColumnLengths{3, 24};
-  }
-  if (backward) return gapless ? ColumnLengths{9, 24} : kNone;
-  return in_packs ? kNone : gapless ? ColumnLengths{2, 32} : ColumnLengths{4, 12};
-}
-
-// Few tiles take longer than few strided blocks, whose threads share a column (1000 x 12 x 31 float32: 3.3 us, 2.7).
-inline bool is_better_in_column_tiles(const Shape& shape, const Device& device, const ColumnTilePlan& plan) {
-  // Of columns enough for a warp side by side a gap more or less is nothing: 33 x 65 float32 runs at 0.56 in tiles,
-  // strided at 0.76; 48 x 197 bfloat16 on an H200 at 0.36 and 0.49.
-  const bool gapless = plan.gapless && shape.lattice.beside.columns < 48;
-  const ColumnLengths lengths =
-      tiled_columns(shape.backward, element_size(shape.dtype), shape.lattice.columns > 1, gapless);
-  return !shape.held && lengths.least <= shape.length && shape.length <= lengths.most &&
-         are_enough_tiles(plan.tiles, device);
+// Whether `inner` packs side by side are better in tiles than in strided kernels' registers, which so many steps leave
+// half empty: 2^26 elements on an H100, 17 x 1024 float32 0.93 (strided 0.62), bfloat16 0.67 (0.23), gradients 0.67
+// (0.28); of doubles on an H200, 17 x 30 without a gap 0.72 (0.47); or which read them far apart, 8 x 4 float32 0.77
+// (0.47).
+constexpr bool are_packs_better_in_tiles(bool backward, int64_t size, int64_t inner, int64_t steps, bool gapless) {
+  if (!backward && inner == 1 && 4 < steps && steps <= longest_whole_column(false)) return true;
+  if (size == 2) return backward ? 9 <= steps && steps <= 40 : 17 <= steps && steps <= 63;
+  if (size == 4) return backward ? 9 <= steps && steps <= 14 : 17 <= steps && steps <= 31;
+  return backward && gapless && 9 <= steps && steps <= 24;
 }
 
 }  // namespace l1norm::cuda

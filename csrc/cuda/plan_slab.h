@@ -134,17 +134,4 @@ inline bool plan_slab(const LatticeShape& s, bool backward, const Device& device
   return least < 2.0;
 }
 
-// Where others lose so much. Of few blocks none has been measured.
-inline bool is_better_in_slabs(const LatticeShape& s, bool backward, const Device& device, const SlabPlan& plan,
-                               double others) {
-  const int64_t blocks = s.units / s.inner * plan.cluster;
-  return 2 * blocks >= int64_t{3} * plan.at_once * device.multiprocessors && slab_loss(s, backward, plan) < others;
-}
-
-// Whether that may be so, asked ahead of the search for a plan, which takes a small call longer than all others.
-inline bool may_be_better_in_slabs(const LatticeShape& s, bool backward, const Device& device, double others) {
-  return s.slab_rows() > 0 && 2 * (s.units / s.inner) * device.max_cluster >= int64_t{3} * device.multiprocessors &&
-         1.0 - slab_share(backward, s.element_size) < others;
-}
-
 }  // namespace l1norm::cuda

@@ -184,7 +184,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
          (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
 }
 
-// What the plan that was chosen loses, to be compared with other ways.
+// What the plan that was chosen loses, to be compared with packs that begin elsewhere from step to step.
 inline double planned_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
   if (plan.skewed || plan.interleaved || s.elements == 1 || !is_skewable(s, backward)) {
     return strided_loss(s, backward, device, plan);

@@ -174,50 +174,12 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
   return false;
 }
 
-// What a relay of packs that begin elsewhere from step to step loses: fitted to 112 launches on an H200.
-struct RelayLoss {
-  double always;
-  double beside;  // of what is loaded: columns of others, and none
-  double few;     // with one part, whose blocks wait for each other
-};
-constexpr RelayLoss skewed_relay_losses(bool backward, int64_t element_size) {
-  if (element_size == 2) return backward ? RelayLoss{0.578, 0.541, 0.286} : RelayLoss{0.498, 0.746, 0.193};
-  if (element_size == 8) return backward ? RelayLoss{0.45, 0.9, 0.3} : RelayLoss{0.262, 1.505, 0.329};
-  return backward ? RelayLoss{0.255, 1.296, 0.162} : RelayLoss{0.235, 1.394, 0.126};
-}
-
-// What the relay of that plan loses in a large tensor, as strided_loss() counts it: 24000 x 640 float32 run at 0.69, in
-// clusters at 0.62; 32768 x 65535 at 0.59. Blocks that wait for sums are a larger part of short runs: 300 x 3001 x 71
-// over its middle runs at 0.68, 2600 x 512 x 49 at 0.56.
-inline double strided_relay_loss(const LatticeShape& s, bool backward, const StridedRelayPlan& plan) {
+// What a relay of other units loses in a large tensor, as strided_loss() counts it: 24000 x 640 float32 run at 0.69, in
+// clusters at 0.62.
+constexpr double strided_relay_loss(const LatticeShape& s, bool backward) {
   const bool half = s.element_size == 2, wide = s.element_size == 8;
-  if (plan.interleaved) {
-    const int64_t run = s.steps * s.inner * s.element_size, whole = half ? 512 << 10 : 384 << 10;
-    const double rest = std::max(0.0, 1.0 - static_cast<double>(run) / static_cast<double>(whole));
-    const double always = backward ? (half ? 0.7 : wide ? 0.6 : 0.4) : half ? 0.5 : wide ? 0.38 : 0.29;
-    // Of threads that a multiprocessor has room for, some have no packs: (174, 640, 301) float32 runs at 0.50.
-    const int threads = interleaved_threads(s.inner);
-    const int64_t units = interleaved_units(s.inner, kPackBytes / s.element_size, threads);
-    const double idle = 1.0 - static_cast<double>(units) / threads;
-    const double of_idle = half ? (backward ? 0.0 : 0.25) : wide ? 0.0 : 0.4;
-    return always + (!half && run < 64 << 10 ? 0.4 : 0.2) * rest + of_idle * idle;
-  }
-  if (plan.skewed) {
-    const RelayLoss of = skewed_relay_losses(backward, s.element_size);
-    const double loaded =
-        static_cast<double>(plan.tiles) * plan.lanes * (kPackBytes / static_cast<double>(s.element_size));
-    return of.always + of.beside * (1.0 - static_cast<double>(s.units) / loaded) + of.few / plan.parts;
-  }
   if (s.elements > 1) return half ? 0.73 : 0.58;
   return backward ? (half ? 0.6 : wide ? 0.5 : 0.42) : half ? 0.43 : 0.29;
-}
-
-inline bool is_better_relayed(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
-                              const StridedRelayPlan& relay) {
-  // A tile of one part is held by a block of either kernel, which has nobody to wait for in one.
-  if (relay.parts == 1 && !relay.skewed && !relay.interleaved) return false;
-  if (plan.whole || s.units * s.steps * s.bytes() < device.l2_bytes / (s.elements > 1 ? 4 : 1)) return false;
-  return planned_loss(s, backward, device, plan) > strided_relay_loss(s, backward, relay);
 }
 
 }  // namespace l1norm::cuda

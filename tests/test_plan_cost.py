@@ -1,0 +1,60 @@
+"""The choice between kernels that go across rows, by what they cost."""
+
+import pytest
+import torch
+from plans import WITH_CLUSTERS, plan_of
+
+F, D, B, H = torch.float32, torch.float64, torch.bfloat16, torch.float16
+
+# Outer, steps and inner, reduced over steps; the kernel that was faster than all others by a quarter or more, on an
+# H200, in fractions of a copy's speed or of torch.add's.
+FASTEST = [
+    # strided 0.59, column tiles 0.37; 0.43, 0.30
+    ((25_573, 156, 43), B, False, "slab"), ((11_600, 105, 44), B, True, "slab"),
+    # in turns 0.71; 0.47; 0.38; elements 0.66
+    ((2095, 4433, 5), F, False, "slab"), ((12_418, 122, 95), B, False, "slab"), ((2759, 372, 45), B, True, "slab"),
+    ((1148, 1120, 28), F, False, "slab"),
+    # slabs 0.29, of so few elements that a multiprocessor has nearly none; 0.05
+    ((156_954, 226, 5), H, False, "strided"), ((24_470, 17, 3), H, False, "strided"),
+    # column tiles 0.62, 0.48, 0.52, 0.65
+    ((97_044, 53, 21), F, False, "strided"), ((13_302, 20, 43), F, True, "strided"),
+    ((824, 16, 979), F, False, "strided"), ((3267, 7, 745), F, True, "strided"),
+    # slabs 0.49; 0.20
+    ((37, 59_869, 3), D, False, "strided_relay"), ((656, 68_796, 4), H, True, "strided_relay"),
+    # clusters 0.33; 0.27; 0.32; 0.24; 0.28
+    ((9, 9376, 273), F, False, "strided_relay"), ((1, 9703, 7129), F, False, "strided_relay"),
+    ((1, 8553, 7899), F, True, "strided_relay"), ((1, 4963, 12_395), B, True, "strided_relay"),
+    ((1786, 8348, 3), D, True, "strided_relay"),
+    # strided 0.36, 0.30, 0.32, 0.55; packs of whole columns far apart 0.47
+    ((35_424, 18, 306), B, False, "column_tile"), ((103_289, 13, 183), H, True, "column_tile"),
+    ((14_869, 37, 85), B, False, "column_tile"), ((846_679, 2, 59), F, True, "column_tile"),
+    ((2_841_510, 8, 4), F, False, "column_tile"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "dtype", "backward", "kernel"), FASTEST)
+def test_the_fastest_kernel_is_chosen(sizes, dtype, backward, kernel):
+    assert plan_of("H200", sizes, [1], dtype, backward)["kernel"] == kernel
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", [F, D, B])
+@pytest.mark.parametrize("name", WITH_CLUSTERS)
+def test_small_tensors_are_held_by_the_strided_kernel(name, dtype, backward):
+    """In slabs, relays and few tiles none below 2 MB has been measured."""
+    for outer, steps, inner in ((1, 500, 301), (30, 60, 33), (7, 13, 45), (2, 3000, 20), (100, 20, 3)):
+        assert plan_of(name, (outer, steps, inner), [1], dtype, backward)["kernel"] == "strided", (outer, steps, inner)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", [F, D, B, H])
+def test_runs_of_one_part_are_not_relayed(dtype, backward):
+    """A block of another kernel holds them, which has nobody to wait for."""
+    relayed = 0
+    for inner in (2, 3, 5, 9, 33, 77, 129, 301, 511):
+        for steps in (20, 60, 200, 700, 3000, 10_000, 40_000):
+            plan = plan_of("H200", ((1 << 28) // (inner * steps), steps, inner), [1], dtype, backward)
+            if plan["kernel"] == "strided_relay":
+                relayed += 1
+                assert plan["parts"] > 1, (inner, steps, plan)
+    assert relayed > 0
