@@ -2,7 +2,7 @@
 //
 // In times of a copy of as many elements, or backward of torch.add. Fitted to 14000 shapes (outer, steps, inner) of 2
 // to 500 MB on an H200, each of which all kernels ran that take it; those near the fastest one count most. What is
-// chosen is 1.1% slower than the fastest one in the mean, and by more than 15% in 2 to 3 of 100.
+// chosen is 1.0% slower than the fastest one in the mean, and by more than 15% in 2 of 100; of 1500 others likewise.
 #pragma once
 
 #include <algorithm>
@@ -49,18 +49,19 @@ struct ElementsCost {
   double always, small;
   double cluster[3];
   double line[3];         // of 32 bytes side by side, of 64, of 128
+  double apart;           // a cluster of eight, whose steps lie 4 KiB or more from each other
   double empty, squared;  // of cells that hold nothing
   double alone, two;      // blocks a multiprocessor
   double threads;         // of a multiprocessor that are not there
   double few;             // blocks that multiprocessors have room for and that are not there
 };
 constexpr ElementsCost kElementsCosts[] = {
-    {1.831, -0.458, {0.117, 0.254, 0.212}, {0.248, 0.0, 0.0}, 0.638, 1.532, 0.0, 0.25, 0.962, 1.283},
-    {1.346, -0.088, {0.116, 0.191, 0.223}, {0.447, 0.199, 0.124}, 0.0, 0.631, 0.425, 0.085, 0.199, 0.0},
-    {1.23, -0.086, {0.121, 0.158, 0.202}, {0.374, 0.248, 0.116}, 0.0, 0.305, 0.333, 0.027, 0.724, 0.0},
-    {2.203, -0.22, {0.16, 0.0, 0.352}, {0.189, 0.0, 0.0}, 0.629, 2.24, 0.421, 0.074, 0.0, 0.808},
-    {1.275, 0.035, {0.16, 0.292, 0.4}, {0.411, 0.166, 0.023}, 0.0, 1.311, 0.276, 0.047, 0.744, 0.0},
-    {1.445, 0.235, {0.077, 0.209, 0.311}, {0.488, 0.219, 0.0}, 0.876, 0.31, 0.334, 0.129, 0.934, 0.0},
+    {1.819, -0.454, {0.121, 0.258, 0.163}, {0.252, 0.0, 0.0}, 0.577, 0.679, 1.447, 0.0, 0.27, 0.852, 1.294},
+    {1.345, -0.087, {0.116, 0.191, 0.213}, {0.454, 0.203, 0.124}, 0.028, 0.0, 0.629, 0.42, 0.082, 0.21, 0.0},
+    {1.227, -0.081, {0.12, 0.162, 0.097}, {0.459, 0.32, 0.118}, 0.192, 0.0, 0.28, 0.325, 0.027, 0.632, 0.0},
+    {2.193, -0.214, {0.158, 0.0, 0.311}, {0.192, 0.0, 0.0}, 0.171, 0.66, 2.165, 0.417, 0.069, 0.0, 0.774},
+    {1.272, 0.037, {0.161, 0.292, 0.361}, {0.444, 0.173, 0.024}, 0.073, 0.0, 1.306, 0.27, 0.047, 0.741, 0.0},
+    {1.445, 0.236, {0.077, 0.209, 0.296}, {0.498, 0.226, 0.0}, 0.025, 0.877, 0.306, 0.334, 0.129, 0.931, 0.0},
 };
 
 // Packs, whose plans are compared by what they lose.
@@ -192,8 +193,9 @@ inline double elements_cost(const Shape& shape, const Device& device, const Stri
           : line <= 64  ? of.line[1]
           : line <= 128 ? of.line[2]
                         : 0.0) +
-         empty * (of.empty + empty * of.squared) + of_blocks(of.alone, of.two, at_once) +
-         of.threads * missing(at_once * threads, most) + of.few * missing(blocks, device.multiprocessors * at_once);
+         (plan.cluster >= 8 && s.apart >= 4096 ? of.apart : 0.0) + empty * (of.empty + empty * of.squared) +
+         of_blocks(of.alone, of.two, at_once) + of.threads * missing(at_once * threads, most) +
+         of.few * missing(blocks, device.multiprocessors * at_once);
 }
 
 // of_loss: what its loss alone would cost.
