@@ -63,8 +63,9 @@ def test_any_strides_give_the_contiguous_gradient(data, x, reduction, eps, devic
         for h in (None, make_rows("randn", *m.shape, dtype=m.dtype, device=device, seed=1)):
             expected = backward(g.contiguous(), plain, m, dims, number, eps, grad_denominator=h)
             found = backward(g, t, m, dims, number, eps, grad_denominator=h)
-            if x.dtype == torch.float64 and device == "cuda" and x.numel():
-                # Where all cancels, what is left is the rounding of two doubles, which differs from kernel to kernel.
+            if x.dtype == torch.float64 and x.numel():
+                # Where all cancels, what is left is the rounding of two doubles, which differs from kernel to kernel,
+                # and on a CPU with the order in which a walk adds (2^-105 for expanded gradients of rows of one sign).
                 most = 2 * g.abs().amax() / m.abs() + (0 if h is None else h.abs())
                 found = torch.where((found - expected).abs() <= 2.0**-98 * most, expected, found)
             assert_same_bits(found, expected)
