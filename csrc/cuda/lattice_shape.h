@@ -8,6 +8,7 @@
 
 #include "../lattice.h"
 #include "device.h"
+#include "divider.h"
 
 namespace l1norm::cuda {
 
@@ -86,6 +87,20 @@ constexpr int power_of_two_from(int64_t least) {
   int power = 1;
   while (power < least) power *= 2;
   return power;
+}
+
+// What is missing of what is wanted, as a part of that.
+constexpr double missing(double it, double wanted) { return it < wanted ? 1.0 - it / wanted : 0.0; }
+
+// Of clusters of two blocks, of four and on; the last one is of all that are larger.
+template <int kCosts>
+constexpr double of_cluster(const double (&costs)[kCosts], int cluster) {
+  return cluster == 1 ? 0.0 : costs[std::min(bits_of(static_cast<uint32_t>(cluster)) - 2, kCosts - 1)];
+}
+
+// Of a multiprocessor that has one block, or two.
+constexpr double of_blocks(double alone, double two, int at_once) {
+  return at_once == 1 ? alone : at_once == 2 ? two : 0.0;
 }
 
 // What a lattice is to the plan. No units: it is none that the kernel takes.

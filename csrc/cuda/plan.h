@@ -180,7 +180,7 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
   return {};
 }
 
-// Smaller tensors have not been measured in clusters, slabs or relays against the rest.
+// Smaller tensors have not been measured in few tiles, slabs or relays.
 constexpr double kLeastCompared = 2 << 20;
 
 // The kernel across rows that costs least of those that are open; the two-pass kernel where none takes the shape.
@@ -195,7 +195,7 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
     least = cost;
     best = kernel;
   };
-  const bool small = static_cast<double>(shape.rows) * static_cast<double>(shape.row_bytes()) < kLeastCompared;
+  const bool small = shape.bytes() < kLeastCompared;
   const bool strided = open(Kernel::kStrided) && plan_strided(s, shape.backward, device, plan.strided);
   if (strided) consider(Kernel::kStrided, strided_cost(shape, device, plan.strided));
   // Of packs few were among those that costs are fitted to.

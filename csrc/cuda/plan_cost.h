@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "divider.h"
 #include "plan_column_tile.h"
 #include "plan_slab.h"
 #include "plan_strided.h"
@@ -26,23 +25,7 @@ constexpr const Costs& costs_of(const Costs (&all)[6], bool backward, int64_t el
 }
 
 // How small a tensor is: 1 where a copy of it takes about as long as a launch, and no more than four times that.
-inline double smallness(const Shape& shape) {
-  const double bytes = static_cast<double>(shape.rows) * static_cast<double>(shape.row_bytes());
-  return 10e6 / std::max(bytes, 2.5e6);
-}
-
-// What is missing of what is wanted, as a part of that.
-constexpr double missing(double it, double wanted) { return it < wanted ? 1.0 - it / wanted : 0.0; }
-
-// Of two blocks, of four, of eight or more.
-constexpr double of_cluster(const double (&costs)[3], int cluster) {
-  return cluster == 1 ? 0.0 : costs[std::min(bits_of(static_cast<uint32_t>(cluster)) - 2, 2)];
-}
-
-// Of one block a multiprocessor, of two.
-constexpr double of_blocks(double alone, double two, int at_once) {
-  return at_once == 1 ? alone : at_once == 2 ? two : 0.0;
-}
+inline double smallness(const Shape& shape) { return 10e6 / std::max(shape.bytes(), 2.5e6); }
 
 // Elements one by one.
 struct ElementsCost {
@@ -183,7 +166,7 @@ inline double elements_cost(const Shape& shape, const Device& device, const Stri
   const LatticeShape& s = shape.lattice;
   const ElementsCost& of = costs_of(kElementsCosts, shape.backward, s.element_size);
   const int most = strided_most_resident(shape.backward, device, plan), threads = strided_threads(plan);
-  const int at_once = std::max(most / threads, 1);
+  const int at_once = strided_at_once(shape.backward, device, plan, 0);
   const int64_t line = plan.width * s.element_size;
   const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
   const double empty = missing(static_cast<double>(s.steps), cells),
@@ -223,7 +206,7 @@ inline double turns_cost(const Shape& shape, const Device& device, const Strided
   const LatticeShape& s = shape.lattice;
   const TurnsCost& of = costs_of(kTurnsCosts, shape.backward, s.element_size);
   const int threads = strided_threads(plan);
-  const int at_once = std::max(strided_most_resident(shape.backward, device, plan) / threads, 1);
+  const int at_once = strided_at_once(shape.backward, device, plan, 0);
   const double cells = static_cast<double>(threads) * plan.packs * plan.cluster * (kPackBytes / s.element_size);
   return of.always + of.small * smallness(shape) + of_cluster(of.cluster, plan.cluster) +
          of.empty * missing(static_cast<double>(s.steps * s.inner), cells) + of_blocks(of.alone, of.two, at_once) +

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "divider.h"
 #include "lattice_shape.h"
 
 namespace l1norm::cuda {
@@ -53,8 +52,7 @@ inline double skewed_loss(const LatticeShape& s, bool backward, const Device& de
   const double loaded = static_cast<double>(tiles * plan.lanes * pack);
   const double cells = static_cast<double>(int64_t{plan.warps} * (32 / plan.lanes) * plan.packs * plan.cluster);
   const double empty = 1.0 - static_cast<double>(s.steps) / cells;
-  const double loss = of.always +
-                      (plan.cluster == 1 ? 0.0 : of.cluster[bits_of(static_cast<uint32_t>(plan.cluster)) - 2]) +
+  const double loss = of.always + of_cluster(of.cluster, plan.cluster) +
                       (plan.warps > 8   ? of.alone
                        : plan.warps > 4 ? of.two
                                         : 0.0) +

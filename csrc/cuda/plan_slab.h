@@ -98,8 +98,8 @@ inline double slab_loss(const LatticeShape& s, bool backward, const SlabPlan& pl
   const double columns = static_cast<double>(s.slab_rows()) * (600.0 + (plan.cluster > 1 ? 100.0 * plan.cluster : 0.0));
   const double ratio = columns / (elements * (backward ? 45.0 : 21.0)) * (half || backward ? 1.0 : 0.5);
   const double held = static_cast<double>(plan.at_once) * plan.packs * kPackBytes * (backward ? 2 : 1);
-  const double empty = std::max(0.0, 1.0 - held / (200 << 10));
-  const double few = plan.at_once == 1 ? 0.2 : plan.at_once == 2 ? 0.04 : 0.0;
+  const double empty = missing(held, 200 << 10);
+  const double few = of_blocks(0.2, 0.04, plan.at_once);
   // One block has nothing to do while its columns are added up: 1024 x 197 float32 on an H200 0.43, strided 0.70.
   const double waits = plan.at_once == 1 ? 2.0 : 1.0;
   return 1.0 - slab_share(backward, s.element_size) / (1.0 + waits * ratio) * (1.0 - 0.5 * empty - few);

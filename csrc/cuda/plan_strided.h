@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "divider.h"
 #include "lattice_shape.h"
 #include "plan_skewed.h"
 
@@ -106,9 +105,7 @@ constexpr StridedLoss kStridedBackward = [] {
 constexpr const StridedLoss& strided_losses(bool backward) { return backward ? kStridedBackward : kStridedForward; }
 
 // What blocks lose that wait for each other.
-constexpr double waiting(bool backward, int cluster) {
-  return cluster == 1 ? 0.0 : strided_losses(backward).cluster[bits_of(static_cast<uint32_t>(cluster)) - 2];
-}
+constexpr double waiting(bool backward, int cluster) { return of_cluster(strided_losses(backward).cluster, cluster); }
 
 // Threads that a multiprocessor has room for.
 inline int strided_most_resident(bool backward, const Device& device, const StridedPlan& plan) {
@@ -142,7 +139,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   } else if (plan.interleaved) {
     loss += of.turns + (alone ? of.turns_alone : 0.0) + of.turns_cluster * waiting(backward, plan.cluster);
   } else {
-    loss += of.always + waiting(backward, plan.cluster) + (alone ? of.alone : blocks == 2 ? of.two : 0.0);
+    loss += of.always + waiting(backward, plan.cluster) + of_blocks(of.alone, of.two, blocks);
     const int64_t line = s.along ? 128 : plan.width * s.bytes();
     if (line < 64) {
       loss += elements ? of.elements_below_64 : of.below_64;
@@ -166,36 +163,33 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     if (s.element_size == 8 && plan.cluster > kMaxCluster) loss += of.sixteen_of_doubles;
   }
   if (loss >= most) return loss;
-  const auto below = [](double it, double wanted) { return it < wanted ? 1.0 - it / wanted : 0.0; };
   // Multiprocessors without a block.
   const int enough = 2 * device.multiprocessors;
   if (s.units < int64_t{enough} * plan.width * tiles) {
-    loss += 0.3 * below(static_cast<double>(strided_grid(s, plan)), enough);
+    loss += 0.3 * missing(static_cast<double>(strided_grid(s, plan)), enough);
   }
   if (plan.skewed) return loss;
   const double tile_bytes = static_cast<double>(s.steps * plan.width * s.bytes());
   const int cells = (plan.packs + plan.shared_packs) * plan.cluster;  // of a tile's threads of one number
   if (plan.interleaved) {
-    return loss + of.turns_empty * std::max(0.0, below(tile_bytes, threads * cells * kPackBytes) - 0.15);
+    return loss + of.turns_empty * std::max(0.0, missing(tile_bytes, threads * cells * kPackBytes) - 0.15);
   }
-  const double empty = below(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
-  return loss + of.threads * below(blocks * threads, most_threads) +
-         of.held * below(blocks * tiles * tile_bytes / plan.cluster, of.full) +
+  const double empty = missing(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
+  return loss + of.threads * missing(blocks * threads, most_threads) +
+         of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full) +
          (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
 }
 
 // What the plan that was chosen loses, to be compared with packs that begin elsewhere from step to step.
 inline double planned_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
-  if (plan.skewed || plan.interleaved || s.elements == 1 || !is_skewable(s, backward)) {
-    return strided_loss(s, backward, device, plan);
-  }
+  if (plan.interleaved) return strided_loss(s, backward, device, plan);
   const ElementsLoss of = elements_losses(backward, s.element_size);
   const int at_once =
       strided_at_once(backward, device, plan, static_cast<int>(strided_shared_bytes(s, backward, plan)));
   const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
   return of.always + (plan.cluster > 1 ? of.many : 0.0) + (plan.cluster == 8 ? of.eight : 0.0) +
          (at_once == 1 ? of.alone : 0.0) + (plan.lanes < 32 ? of.narrow : 0.0) +
-         of.empty * std::max(0.0, 1.0 - static_cast<double>(s.steps) / cells);
+         of.empty * missing(static_cast<double>(s.steps), cells);
 }
 
 // Of rows that take turns.

@@ -22,6 +22,7 @@ struct Shape {
   int64_t run = 0;         // elements of each of a row's runs of neighbours, where it has several, and no cast
 
   int64_t row_bytes() const { return length * element_size(dtype); }
+  double bytes() const { return static_cast<double>(rows) * static_cast<double>(row_bytes()); }
   // The most whole packs that a row can have, wherever it starts.
   int64_t packs() const { return row_bytes() / kPackBytes; }
   bool is_half() const { return element_size(dtype) == 2; }
