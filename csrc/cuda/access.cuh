@@ -1,7 +1,7 @@
 // How kernels read and write global memory, and what they tell the L2 cache.
 #pragma once
 
-#include <cuda/annotated_ptr>
+#include <cstdint>
 
 #include "pack.cuh"
 #include "shared.cuh"
@@ -22,11 +22,15 @@ constexpr bool kKeepsAll = true;
 constexpr bool kKeepsAll = false;
 #endif
 
+// The L2 cache policy of createpolicy.fractional.L2::evict_last at 1.0, which takes no register as a constant: that of
+// cuda::access_property::persisting. (With <cuda/annotated_ptr>, a file of kernels takes a sixth longer to compile.)
+constexpr uint64_t kEvictLast = 0x14F0000000000000;
+
 // To leave the cache last; zeros where it is not there.
 template <typename P>
 __device__ __forceinline__ P load_keeping(const P* p, bool there) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  return there ? *::cuda::associate_access_property(p, ::cuda::access_property::persisting{}) : P{};
+  return there ? *static_cast<const P*>(__nv_associate_access_property(p, kEvictLast)) : P{};
 #else
   return there ? *p : P{};
 #endif
@@ -101,15 +105,6 @@ __device__ __forceinline__ void store_pack(P* to, const P& pack) {
   }
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-// load_keeping()'s hint, for copies to shared memory.
-__device__ __forceinline__ uint64_t keeping() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-#endif
-
 // How gradients' operands are copied to shared memory. With that hint rings are no faster, and threads' own copies make
 // rows of 131071 float32 0.6% slower, of 65535 float64 3.5%.
 template <bool kBackward>
@@ -124,7 +119,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     // whose place in the instruction is the hint's, and the instruction is illegal.
     const uint32_t address = shared_address(shared) | (gridDim.y - 1);
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
-                 "l"(keeping())
+                 "l"(kEvictLast)
                  : "memory");
   } else {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");

@@ -22,7 +22,7 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int 
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
             "r"(shared_address(shared)),
-        "l"(global), "r"(bytes), "r"(barrier), "l"(keeping())
+        "l"(global), "r"(bytes), "r"(barrier), "l"(kEvictLast)
         : "memory");
   } else {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
