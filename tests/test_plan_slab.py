@@ -34,7 +34,7 @@ def test_blocks_hold_their_runs(name, dtype, backward, asking):
             taken += 1
             pack, packs, turn = 16 // size, plan["packs"], plan["turn"]
             # Packs of the same columns, and whole turns of them, wherever in a pack a run begins.
-            assert turn == rows // math.gcd(rows, pack), case
+            assert turn % (rows // math.gcd(rows, pack)) == 0, case
             assert packs % turn == 0, case
             assert plan["cluster"] <= device["max_cluster"], case
             assert plan["cluster"] * packs * pack >= steps * rows + pack - 1, case
@@ -62,7 +62,6 @@ MEASURED = [
     (200, 60_000, 3, B, True, True), (200, 30_000, 5, F, False, True), (800, 3000, 17, B, False, True),
     (800, 3000, 17, D, False, True), (768, 197, 197, B, False, True), (256, 1024, 196, B, False, True),
     (768, 197, 197, F, True, False), (768, 577, 577, B, False, False), (256, 512, 784, F, False, False),
-    (2048, 64, 577, B, False, False),
 ]  # fmt: skip
 
 
@@ -75,9 +74,9 @@ def test_runs_are_held_in_slabs_where_that_is_faster(name, case):
 
 # And over how many blocks: the more, the longer columns take, the fewer, the less a multiprocessor loads ahead.
 CLUSTERS = [
-    (256, 2048, 49, F, False, 4), (256, 2048, 49, B, False, 2), (800, 3000, 17, B, False, 2),
-    (768, 197, 197, B, False, 1), (200, 60_000, 3, B, False, 8), (3000, 3000, 3, F, False, 1),
-    (800, 3000, 17, D, False, 4), (256, 2048, 49, B, True, 8),
+    (256, 2048, 49, F, False, 4), (256, 2048, 49, B, False, 2), (768, 197, 197, B, False, 1),
+    (200, 60_000, 3, B, False, 8), (3000, 3000, 3, F, False, 1), (256, 2048, 49, B, True, 8),
+    (256, 1024, 196, B, False, 2), (1566, 393, 253, H, False, 1),
 ]  # fmt: skip
 
 
@@ -87,6 +86,25 @@ def test_runs_are_shared_by_as_many_blocks_as_was_fastest(name, case):
     slabs, steps, rows, dtype, backward, cluster = case
     plan = plan_columns(name, slabs, steps, rows, dtype, backward)
     assert (plan["kernel"], plan["cluster"]) == ("slab", cluster)
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_few_columns_keep_threads_busy(name):
+    """A turn of one pack is taken 8 times: with a warp at work 0.50 of a copy's speed on an H100, so 0.87."""
+    plan = plan_columns(name, 44, 45_319, 4, F)
+    assert plan["kernel"] == "slab"
+    assert plan["turn"] > 1
+    assert plan["threads"] <= plan["turn"] * plan["lanes"]
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("steps", [700, 5745, 12_000])
+def test_lanes_do_not_ask_one_bank_at_once(name, steps, asking):
+    """Eight lanes, a turn of eight packs apart each: 40 x 5745 x 32 float32 0.53 of a copy's speed on an H100, 0.89."""
+    asking("slab")
+    plan = plan_columns(name, 40, steps, 32, F)
+    assert plan["turn"] % 8 == 0
+    assert plan["lanes"] <= 16
 
 
 def test_few_runs_are_not_taken():

@@ -17,6 +17,7 @@ constexpr int kSlabLine = 128 / kPackBytes;  // packs of a line of shared memory
 constexpr int slab_cells(bool backward, int64_t element_size) {
   return element_size == 2 || (backward && element_size == 4) ? 2 : 1;
 }
+constexpr double kNoSlab = 1e30;
 constexpr int slab_batch(int64_t element_size) { return element_size == 8 ? 2 : 4; }
 
 // The slab kernel: blocks of a cluster have each so many packs of a dense run of rows that take turns; `lanes` lanes
@@ -46,63 +47,98 @@ constexpr int slab_copies(int64_t rows, int64_t cell, const SlabPlan& plan) {
 }
 
 // Shared memory of a block: packs, sums and results.
-constexpr int64_t slab_bytes(int64_t rows, bool backward, int64_t element_size, const SlabPlan& plan) {
+constexpr int64_t slab_bytes(int64_t rows, bool backward, int64_t element_size, int copies, const SlabPlan& plan) {
   const int64_t pack = kPackBytes / element_size, packs = int64_t{slab_room(plan.packs)} * (backward ? 2 : 1);
-  const int copies = slab_copies(rows, pack / slab_cells(backward, element_size), plan);
   return packs * kPackBytes + (copies + (plan.cluster > 1 ? plan.cluster : 0)) * rows * 16 +
          (rows + pack) * slab_result_bytes(backward, element_size);
 }
+constexpr int64_t slab_bytes(int64_t rows, bool backward, int64_t element_size, const SlabPlan& plan) {
+  const int64_t pack = kPackBytes / element_size;
+  return slab_bytes(rows, backward, element_size, slab_copies(rows, pack / slab_cells(backward, element_size), plan),
+                    plan);
+}
 
-// The threads, and the lanes of the same columns, that take the fewest instructions, about: of elements, of each pass
-// over a turn's cells, and of each thread. False where a block has no room.
-inline bool choose_slab_threads(const LatticeShape& s, bool backward, const Device& device, SlabPlan& plan) {
+// How often lanes of a warp that read cells together ask a bank of shared memory for another line: 128 bytes of them,
+// of which so many packs lie side by side and the others a turn apart.
+constexpr int slab_conflicts(int turn_cells, int cells, int lanes) {
+  const int together = kSlabLine * cells, beside = 32 / lanes;
+  if (beside >= together) return 1;
+  const int even = std::min(turn_cells & -turn_cells, together);
+  return even >= beside ? even / beside : 2;
+}
+
+// Blocks that a multiprocessor has room for. 0: it has none for one.
+inline int slab_at_once(const LatticeShape& s, bool backward, const Device& device, int copies, const SlabPlan& plan) {
+  const int64_t bytes = slab_bytes(s.slab_rows(), backward, s.element_size, copies, plan) + kReservedShared;
+  if (bytes > device.shared_bytes) return 0;
+  return std::min(device.shared_bytes_per_multiprocessor / static_cast<int>(bytes), kSlabThreads / plan.threads);
+}
+
+// The threads, and the lanes of the same columns, of the blocks of a cluster that take the least time, which it
+// returns. Where a turn has fewer cells than there are threads for, it is that of several. kNoSlab: a block has no
+// room. turn: the least packs of one; turns: as many as a block has, about.
+//
+// In cycles: of memory, a third of those of instructions, which are of elements, of each pass over a turn's cells and
+// of sums that are added up, and those of blocks that exchange sums. Fitted to 25000 pairs of launches of the same runs
+// on an H100.
+inline double choose_slab_threads(const LatticeShape& s, bool backward, const Device& device, int turn, int turns,
+                                  SlabPlan& plan) {
   const int64_t rows = s.slab_rows(), pack = kPackBytes / s.element_size;
   const int batch = slab_batch(s.element_size), cells = slab_cells(backward, s.element_size);
-  // All of them fit: divisions of 64 bits would take a call longer than the rest of its plan.
-  const int turns = plan.packs / plan.turn, per_cell = static_cast<int>(pack) / cells, positions = plan.turn * cells;
-  const SlabPlan wanted = plan;
-  double least = 0.0;
-  for (int threads = 64; threads <= std::max(kSlabThreads / wanted.at_once, 128); threads += 32) {
+  // All of them fit 32 bits, and many are less than what they are divided by: else divisions would take a call longer
+  // than the rest of its plan.
+  const auto parts = [](int all, int each) { return all <= each ? 1 : (all + each - 1) / each; };
+  const int per_cell = static_cast<int>(pack) / cells, columns = static_cast<int>(rows);
+  // Other instructions hide up to three that a bank is asked for besides.
+  const int a_conflict = 27 / cells * (backward ? 5 : 3);
+  // What halves are divided by is worked out by each block of a cluster.
+  const double a_column = s.element_size == 2 ? 400.0 + (plan.cluster > 1 ? 60.0 * plan.cluster : 0.0) : 0.0;
+  SlabPlan candidate = plan;
+  candidate.lanes = 32;
+  candidate.threads = 64;
+  candidate.turn = turn;
+  candidate.packs = turns * turn;
+  const int most_at_once = slab_at_once(s, backward, device, 1, candidate);
+  if (most_at_once == 0) return kNoSlab;
+  const int most_threads = std::max(kSlabThreads / most_at_once, 128);
+  const double memory = static_cast<double>(candidate.packs) * kPackBytes * (backward ? 3 : 2) / 12.8;
+  constexpr double kInstruction = 0.38 / 128;  // of a thread
+  double least = kNoSlab;
+  for (int threads = 64; threads <= most_threads; threads += threads < 512 ? 32 : 64) {
+    const int adding = parts(columns, threads);
     for (int lanes = 1; lanes <= 32; lanes *= 2) {
-      const int groups = threads / lanes, passes = (positions + groups - 1) / groups;
-      const int batches = (turns + lanes * batch - 1) / (lanes * batch);
-      const double a_pass =
-          static_cast<double>(batches * batch * per_cell) * (backward ? 45 : 17) + (lanes > 1 ? 320.0 : 220.0);
-      // A multiprocessor that has fewer threads is no sooner done.
-      const double cost = (static_cast<double>(passes) * a_pass + 400.0) * std::max(threads * wanted.at_once, 448);
-      if (least != 0.0 && cost >= least) continue;
-      SlabPlan candidate = wanted;
+      const int groups = threads / lanes;
+      const int several = groups < 2 * turn * cells ? 1 : std::min(groups / (turn * cells), turns);
+      const int positions = several * turn * cells, passes = parts(positions, groups);
+      const int each = several == 1 ? turns : parts(turns, several), batches = parts(each, lanes * batch);
+      const int copies = parts(groups * per_cell, columns);
+      const int a_cell =
+          per_cell * (backward ? 45 : 17) + a_conflict * std::max(slab_conflicts(positions, cells, lanes) - 4, 0);
+      const double a_thread = static_cast<double>(passes) * (batches * batch * a_cell + 600) + 7 * copies * adding +
+                              a_column * columns / threads;
+      if (memory + kInstruction * a_thread * threads >= least) continue;
       candidate.lanes = lanes;
       candidate.threads = threads;
-      if (slab_bytes(rows, backward, s.element_size, candidate) > device.shared_bytes - kReservedShared) continue;
+      candidate.turn = several * turn;
+      candidate.packs = each * candidate.turn;
+      candidate.at_once = slab_at_once(s, backward, device, copies, candidate);
+      if (candidate.at_once == 0) continue;
+      // A multiprocessor that has fewer threads is no sooner done.
+      double cost = memory * (1.0 + of_blocks(0.3, 0.07, candidate.at_once)) +
+                    kInstruction * a_thread * std::max(threads, 580 / candidate.at_once);
+      if (plan.cluster > 1) {
+        // Other blocks have something to do meanwhile.
+        cost += (1200.0 + plan.cluster * (250.0 * columns / threads + 160.0 * adding)) / candidate.at_once;
+      }
+      if (cost >= least) continue;
       // Chunks repay their barriers where lanes have several batches of each, or little else runs meanwhile.
-      const int chunks = passes > 1 ? std::min(batches / 4, 2) : wanted.at_once > 2 ? batches / 2 : batches;
+      const int chunks = passes > 1 ? std::min(batches / 4, 2) : candidate.at_once > 2 ? batches / 2 : batches;
       candidate.chunks = std::clamp(chunks, 1, kSlabChunks);
       least = cost;
       plan = candidate;
     }
   }
-  return least > 0.0;
-}
-
-// What a launch loses of a copy's speed, or backward of torch.add's, as strided_loss() counts it: of columns, which
-// take a block some hundred instructions each, the more the more blocks exchange sums, and of a multiprocessor that has
-// little in shared memory, or few blocks to overlap. Fitted to 60 launches of 16 shapes on an H100.
-constexpr double slab_share(bool backward, int64_t element_size) {
-  if (backward) return element_size == 2 ? 0.6 : 0.7;
-  return element_size == 2 ? 0.82 : element_size == 4 ? 0.93 : 0.97;
-}
-inline double slab_loss(const LatticeShape& s, bool backward, const SlabPlan& plan) {
-  const bool half = s.element_size == 2;
-  const double elements = static_cast<double>(plan.packs) * (kPackBytes / static_cast<double>(s.element_size));
-  const double columns = static_cast<double>(s.slab_rows()) * (600.0 + (plan.cluster > 1 ? 100.0 * plan.cluster : 0.0));
-  const double ratio = columns / (elements * (backward ? 45.0 : 21.0)) * (half || backward ? 1.0 : 0.5);
-  const double held = static_cast<double>(plan.at_once) * plan.packs * kPackBytes * (backward ? 2 : 1);
-  const double empty = missing(held, 200 << 10);
-  const double few = of_blocks(0.2, 0.04, plan.at_once);
-  // One block has nothing to do while its columns are added up: 1024 x 197 float32 on an H200 0.43, strided 0.70.
-  const double waits = plan.at_once == 1 ? 2.0 : 1.0;
-  return 1.0 - slab_share(backward, s.element_size) / (1.0 + waits * ratio) * (1.0 - 0.5 * empty - few);
+  return least * plan.cluster;
 }
 
 inline bool plan_slab(const LatticeShape& s, bool backward, const Device& device, SlabPlan& plan) {
@@ -113,25 +149,25 @@ inline bool plan_slab(const LatticeShape& s, bool backward, const Device& device
   const int64_t turn = rows / std::gcd(rows, pack), slabs = s.units / s.inner;
   // Wherever in a pack it begins.
   const int64_t turns = ceil_div(ceil_div(s.steps * rows + pack - 1, pack), turn);
-  const auto at_once = [&](const SlabPlan& of) {
-    const int64_t bytes = slab_bytes(rows, backward, s.element_size, of) + kReservedShared;
-    return static_cast<int>(
-        std::clamp<int64_t>(device.shared_bytes_per_multiprocessor / bytes, 1, std::max(kSlabThreads / of.threads, 1)));
-  };
-  double least = 2.0;
+  double least = kNoSlab;
   for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
-    const int64_t packs = ceil_div(turns, cluster) * turn;
-    if (packs * kPackBytes > device.shared_bytes || slabs > INT32_MAX / cluster) continue;
-    SlabPlan candidate{1, 64, static_cast<int>(packs), static_cast<int>(turn), cluster, 1, 1};
-    candidate.at_once = at_once(candidate);
-    if (!choose_slab_threads(s, backward, device, candidate)) continue;
-    candidate.at_once = at_once(candidate);
-    const double loss = slab_loss(s, backward, candidate);
-    if (loss >= least) continue;
-    least = loss;
-    plan = candidate;
+    const int64_t each = ceil_div(turns, cluster);
+    if (each * turn * kPackBytes > device.shared_bytes || slabs > INT32_MAX / cluster) continue;
+    SlabPlan candidate{};
+    candidate.cluster = cluster;
+    // Multiprocessors without a block do not help.
+    const double idle =
+        std::max(static_cast<double>(device.multiprocessors) / static_cast<double>(slabs * cluster), 1.0);
+    const double cost =
+        choose_slab_threads(s, backward, device, static_cast<int>(turn), static_cast<int>(each), candidate) * idle;
+    if (cost < least) {
+      least = cost;
+      plan = candidate;
+    }
+    // More blocks that exchange sums would gain nothing.
+    if (candidate.at_once > 2) break;
   }
-  return least < 2.0;
+  return least < kNoSlab;
 }
 
 }  // namespace l1norm::cuda
