@@ -19,13 +19,13 @@ struct Sharing {
 };
 
 // The sum of a row's blocks, in every thread, the same bits everywhere: they are added in the order of their places.
-__device__ __forceinline__ Sum row_sum(const Sum& mine, const Sharing& s, unsigned row, unsigned rank) {
+__device__ __forceinline__ Sum row_sum(const Sum& mine, const Sharing& s, unsigned rank) {
   __shared__ BlockSumStorage storage;
   __shared__ double2 total;
   Sum sum = block_sum(mine, storage);
   if (threadIdx.x < 32) {
     if (s.blocks_a_row > 1) {
-      double2* const sums = s.sums + row * s.blocks_a_row;
+      double2* const sums = s.sums + (blockIdx.x - rank);  // the row's
       if (threadIdx.x == 0) publish(sums + rank, sum);
       sum = Sum{};
       for (unsigned k = threadIdx.x; k < s.blocks_a_row; k += 32) sum = sum + await(sums + k);
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kResidentThreads<kPacks>)
                  static_cast<int>(blockDim.x), thread, thread);
   normalize_held<T, kPacks, kShared>(c, held, shared_packs, places,
                                      c.denominator != nullptr && rank == 0 ? o.denominator : -1,
-                                     [&](const Sum& sum) { return row_sum(sum, s, row, rank); });
+                                     [&](const Sum& sum) { return row_sum(sum, s, rank); });
 }
 
 template <typename T, int kPacks, bool kShared>
