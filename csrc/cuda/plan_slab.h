@@ -17,7 +17,6 @@ constexpr int kSlabLine = 128 / kPackBytes;  // packs of a line of shared memory
 constexpr int slab_cells(bool backward, int64_t element_size) {
   return element_size == 2 || (backward && element_size == 4) ? 2 : 1;
 }
-constexpr double kNoSlab = 1e30;
 constexpr int slab_batch(int64_t element_size) { return element_size == 8 ? 2 : 4; }
 
 // The slab kernel: blocks of a cluster have each so many packs of a dense run of rows that take turns; `lanes` lanes
@@ -73,6 +72,8 @@ inline int slab_at_once(const LatticeShape& s, bool backward, const Device& devi
   if (bytes > device.shared_bytes) return 0;
   return std::min(device.shared_bytes_per_multiprocessor / static_cast<int>(bytes), kSlabThreads / plan.threads);
 }
+
+constexpr double kNoSlab = 1e30;
 
 // The threads, and the lanes of the same columns, of the blocks of a cluster that take the least time, which it
 // returns. Where a turn has fewer cells than there are threads for, it is that of several. kNoSlab: a block has no
