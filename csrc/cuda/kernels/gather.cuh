@@ -1,4 +1,4 @@
-// The gather kernel, instantiated for one dtype by each gather_*.cu.
+// The gather kernel, instantiated for each dtype by gather.cu.
 #pragma once
 
 #include "../any_row.cuh"

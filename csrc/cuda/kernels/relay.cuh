@@ -1,4 +1,4 @@
-// The relay kernel, instantiated for one dtype by each relay_*.cu.
+// The relay kernel, instantiated for each dtype by relay.cu.
 #pragma once
 
 #include "../gradient.cuh"

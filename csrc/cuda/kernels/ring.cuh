@@ -1,4 +1,4 @@
-// The ring kernel, instantiated for one dtype by each ring_*.cu.
+// The ring kernel, instantiated for each dtype by ring.cu.
 #pragma once
 
 #include "../gradient.cuh"

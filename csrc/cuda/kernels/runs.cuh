@@ -1,4 +1,4 @@
-// The runs kernel, instantiated for one dtype by each runs_*.cu.
+// The runs kernel, instantiated for each dtype by runs.cu.
 #pragma once
 
 #include "../divider.h"

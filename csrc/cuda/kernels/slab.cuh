@@ -1,4 +1,4 @@
-// The slab kernel, instantiated for one dtype by each slab_*.cu.
+// The slab kernel, instantiated for each dtype by slab.cu.
 #pragma once
 
 #include "../early.cuh"

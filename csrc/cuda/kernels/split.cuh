@@ -1,4 +1,4 @@
-// The split kernel, instantiated for one dtype by each split_*.cu.
+// The split kernel, instantiated for each dtype by split.cu.
 #pragma once
 
 #include "../early.cuh"

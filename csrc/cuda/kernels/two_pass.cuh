@@ -1,4 +1,4 @@
-// The two-pass kernel, instantiated for one result type by each two_pass_*.cu.
+// The two-pass kernel, instantiated for each result type by two_pass.cu.
 #pragma once
 
 #include "../early.cuh"
