@@ -200,6 +200,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["shared_packs"] = p.strided.shared_packs;
       d["interleaved"] = p.strided.interleaved;
       d["skewed"] = p.strided.skewed;
+      d["own_sectors"] = p.strided.own_sectors;
       d["threads"] = strided_threads(p.strided);
       d["blocks"] = strided_grid(units, inner, l1norm::cuda::kPackBytes / size, p.strided);
       break;

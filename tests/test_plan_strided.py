@@ -101,6 +101,33 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                         assert 2 * plan["threads"] * registers <= REGISTERS, case
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GPUS)
+def test_tiles_own_sectors_that_steps_tear(name, dtype, asking):
+    owners = 0
+    asking("strided")
+    for inner in (9, 61, 254, 255):
+        for groups in (1, 40, 500):
+            for steps in (17, 100, 300, 1500, 9000):
+                size = (name, "columns", groups * inner, steps, inner, dtype)
+                for options in ({}, {"in_place": True}, {"backward": True}):
+                    plan = plan_lattice(*size, apart=inner * 16, **options)
+                    if plan["kernel"] != "strided":
+                        continue
+                    lanes, across, width, warps, cluster = (
+                        plan[k] for k in ("lanes", "across", "width", "warps", "cluster")
+                    )
+                    own, case = plan["own_sectors"], (size, options, plan)
+                    owners += own
+                    # Another tile's results would be read where these are written.
+                    assert not own or (inner % 2 == 1 and not options), case
+                    assert width == lanes * across - own, case
+                    assert not own or width >= 3, case
+                    tiles = 4 if warps * across == 1 else 1
+                    assert plan["blocks"] == ceil_div(ceil_div(groups * inner, width), tiles) * cluster, case
+    assert owners > 10
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GPUS)

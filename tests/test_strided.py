@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from exact import assert_same_bits
+from plans import plan_of
 from samples import DTYPES, Guarded, decided_by_one, make_rows, with_ties
 
 import l1norm
@@ -26,6 +27,9 @@ SHAPES = [
     ((30, 256, 256), [1]), ((70, 512, 64), [1]), ((3, 2048, 32), [1]), ((2, 7000, 32), [1]), ((1, 8192, 256), [0, 1]),
     ((50, 301, 7), [1]), ((40, 999, 3), [1]), ((20, 256, 49), [1]), ((5, 1025, 33), [1]), ((3, 4001, 15), [1]),
     ((3, 300, 99), [1]), ((2, 130, 255), [1]), ((1, 70_001, 9), [1]), ((3, 40_001, 2), [1]), ((2, 3001, 511), [1]),
+    # Packs that begin a sector in every other step, whose tiles write whole ones; in a cluster, several loops of units.
+    ((60, 300, 136), [1]), ((90, 300, 68), [1]), ((90, 300, 34), [1]), ((12, 3000, 340), [1]),
+    ((5, 20, 25, 15, 68), [1, 3]),
     # Clusters of sixteen blocks, where a GPU has them.
     ((2, 12_345, 32), [1]), ((64, 3, 128, 32), [0, 2]),
     # Steps far apart, and elements, in tiles of two warps side by side; in a cluster, beside shared memory.
@@ -130,6 +134,18 @@ def test_at_and_near_ties(kind, steps, columns, dtype, cuda):
     for kernel in KERNELS:
         _C.set_kernel(kernel)
         assert_same_bits(l1norm.l1_norm(x.to(cuda), 0), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("steps", [384, 1536])
+@pytest.mark.parametrize("kind", [decided_by_one, with_ties])
+def test_at_and_near_ties_where_tiles_own_sectors(kind, steps, dtype, cuda):
+    columns = 1057 * 16 // dtype.itemsize
+    assert plan_of("H200", (2, steps, columns), [1], dtype)["own_sectors"]
+    rows = kind(steps, dtype, min(steps - 2, 400))
+    x = rows[torch.arange(2 * columns) % len(rows)].view(2, columns, steps).transpose(1, 2).contiguous()
+    _C.set_kernel("strided")
+    assert_same_bits(l1norm.l1_norm(x.to(cuda), 1), l1norm.l1_norm(x, 1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -36,14 +36,14 @@ struct Cells {
     }
   }
 
-  __device__ __forceinline__ void store(T* start, const Way& way, const Walk& steps) const {
+  __device__ __forceinline__ void store(T* start, const Way& way, const Walk& steps, const Ownership& owns) const {
     if constexpr (kElements) {
       visit<&Offsets::output, kPacks * kPack>(way, steps, start, [&](int i, T* to, bool there) {
         if (there) *to = held[i / kPack][i % kPack];
       });
     } else {
       visit<&Offsets::output, kPacks>(way, steps, start, [&](int u, T* to, bool there) {
-        if (there) store_pack<kAccess>(reinterpret_cast<CellPack*>(to), held[u]);
+        if (there && owns(to)) store_pack<kAccess>(reinterpret_cast<CellPack*>(to), held[u]);
       });
     }
   }
@@ -219,6 +219,8 @@ struct HeldCells {
     if constexpr (!kBackward && kPacks > 0) note_each<kPacks>(least, x.held);
   }
 
+  // Whether a tile may own whole sectors: gradients gain nothing by it.
+  static constexpr bool kOwns = !kBackward && !kElements && kAccess == Access::kOnce;
   // Cells in shared memory that are asked for, and waited for, before the others, where registers have cells as well:
   // 3% more for float32, none for float64.
   static constexpr bool kHalves = kShared && kPacks > 0 && sizeof(T) < 8;
@@ -373,7 +375,8 @@ struct HeldCells {
       }
     }
     T* const start = static_cast<T*>(c.output) + place.offsets(t, c.geometry.rows).output;
-    cells.store(start, make_way(), steps);
+    const Ownership owns = kOwns ? place.ownership(t, c.geometry.rows) : Ownership{};
+    cells.store(start, make_way(), steps, owns);
     if constexpr (!kBackward) {
       // What is not proven was stored as it was read.
       if (unproven == 0) return;
@@ -386,8 +389,10 @@ struct HeldCells {
           const int element = unit * X::kUnit + k, at = column(element);
           const int ahead = (kElements ? cell + element : cell) * way.step;
           if (ahead >= way.left) continue;
+          T* const cell_start = start + steps.at_small(way.first + ahead).output;
+          if (!owns(cell_start)) continue;
           const Divisor m = exact_divisor<T>({desk.parts[at].x, desk.parts[at].y}, c);
-          T* const to = start + steps.at_small(way.first + ahead).output + (kElements ? 0 : element);
+          T* const to = cell_start + (kElements ? 0 : element);
           *to = divide_again(*to, desk.results[at], m);
         }
       }

@@ -14,6 +14,7 @@ struct Tiling {
   int lanes;      // of a warp that lie side by side, a unit each; the others follow each other along the steps
   int across;     // warps that lie side by side
   int width;      // units of a tile, at most as many as lanes side by side
+  int loaded;     // units that it reads: its own, and the next one where tiles own whole sectors
   int warps;      // of a block that share a tile's units, along the steps; one warp alone: each has a tile of its own
   int part;       // steps of a block
   int shared;     // cells of a thread that are in shared memory
@@ -25,12 +26,14 @@ struct Tiling {
   Divider inner_unit;  // by the units, and the steps, of the innermost loops
   Divider inner_step;
 
-  Tiling(const Lattice& l, int lanes_, int across_, int width_, int warps_, int part_, int shared_, bool packed_)
+  Tiling(const Lattice& l, int lanes_, int across_, int width_, int warps_, int part_, int shared_, bool packed_,
+         bool own_sectors = false)
       : denominator_step(l.denominator_step),
         columns(l.columns),
         lanes(lanes_),
         across(across_),
         width(width_),
+        loaded(width_ + (own_sectors ? 1 : 0)),
         warps(warps_),
         part(part_),
         shared(shared_),
@@ -165,6 +168,14 @@ __device__ __forceinline__ int thread_anew() {
   return thread;
 }
 
+// Which packs of a unit are the tile's to write: all that are `is` under the mask of their address.
+struct Ownership {
+  unsigned mask, is;
+  __device__ __forceinline__ bool operator()(const void* to) const {
+    return (static_cast<unsigned>(reinterpret_cast<uintptr_t>(to)) & mask) == is;
+  }
+};
+
 // A thread's place in a tile. Columns are numbered so that those of one number within their units are neighbours.
 struct Place {
   int64_t first_unit;  // the tile's
@@ -190,7 +201,17 @@ struct Place {
       step_warp >>= t.across_bits;
     }
     index = first_unit + unit;
-    exists = unit < t.width && index < units.count;
+    exists = unit < t.loaded && index < units.count;
+  }
+
+  // Where two tiles have a unit, each writes the packs that its own units begin a sector with: a sector of which blocks
+  // write a part each costs several times as much. A row's first packs begin one for this.
+  __device__ __forceinline__ Ownership ownership(const Tiling& t, const Walk& units) const {
+    if (t.loaded == t.width || (unit != 0 && unit != t.width)) return {0, 0};
+    const int place = static_cast<int>(index), last = units.dims - 1;
+    const bool first = t.inner_unit.quotient(static_cast<uint32_t>(place)) * units.size[last] == place;
+    if (first) return {0, unit == 0 ? 0u : 1u};
+    return {kPackBytes, unit == 0 ? 0u : kPackBytes};
   }
 
   __device__ __forceinline__ Offsets offsets(const Tiling& t, const Walk& units) const {

@@ -122,6 +122,8 @@ struct LatticeShape {
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
   bool is_far() const { return apart >= kFar; }
+  // Whether packs of neighbouring columns begin a sector in every other step.
+  bool is_torn() const { return columns > 1 && !along && inner > 1 && apart / kPackBytes % 2 != 0; }
   // Steps that are a line; where they go on elsewhere before that, lanes lie side by side over several units as well.
   int64_t line_steps() const { return std::min<int64_t>(steps, elements > 1 ? 32 : 8); }
   // Rows that take turns in dense runs, or 0.
@@ -156,7 +158,8 @@ inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
 // times as many warps of `cluster` blocks share the steps, `packs` cells a thread in registers and `shared_packs` in
 // shared memory. A block has four tiles where a tile is one warp's. `whole`: a thread has all steps of its units, up to
 // `packs`. `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack. `skewed`: lanes
-// have packs that begin elsewhere from step to step; the width is in elements.
+// have packs that begin elsewhere from step to step; the width is in elements. `own_sectors`: lanes side by side have a
+// unit more than the width, the next tile's first, and a tile writes whole sectors.
 struct StridedPlan {
   int lanes;
   int across;
@@ -168,6 +171,7 @@ struct StridedPlan {
   int shared_packs;
   bool interleaved;
   bool skewed;
+  bool own_sectors = false;
 };
 
 // Tiles of `width` that so many columns side by side are cut in, which begin at multiples of so many elements in

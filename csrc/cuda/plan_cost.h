@@ -3,7 +3,7 @@
 // In times of a copy of as many elements, or backward of torch.add. Fitted to 14000 shapes (outer, steps, inner) of 2
 // to 500 MB on an H200, each of which all kernels ran that take it; those near the fastest one count most. What is
 // chosen is 1.0% slower than the fastest one in the mean, and by more than 15% in 2 of 100; of 1500 others likewise. On
-// an H100 1.8%, and 4 of 100; of packs, of which few were among those shapes, 2.9%, and 7.
+// an H100 1.8%, and 4 of 100; of packs, of which few were among those shapes, 2.9%, and 5.
 #pragma once
 
 #include <algorithm>
@@ -53,10 +53,11 @@ struct PacksCost {
   double always, small;
   double empty;  // a cell that holds something: cells that hold nothing
   double of_loss;
+  double torn;  // beyond what their loss has of it
 };
 constexpr PacksCost kPacksCosts[] = {
-    {1.523, -0.052, 0.137, 0.045}, {0.626, -0.046, 0.0, 0.6},    {0.516, -0.055, 0.0, 0.64},
-    {1.778, 0.059, 0.389, 0.116},  {0.359, 0.104, 0.359, 0.676}, {1.485, 0.195, 0.465, 0.178},
+    {1.523, -0.052, 0.137, 0.045, 0.0}, {0.626, -0.046, 0.0, 0.6, 0.09},   {0.516, -0.055, 0.0, 0.64, 0.09},
+    {1.778, 0.059, 0.389, 0.116, 0.4},  {0.359, 0.104, 0.359, 0.676, 0.0}, {1.485, 0.195, 0.465, 0.178, 0.0},
 };
 
 // Whole columns in threads, of elements one by one.
@@ -186,7 +187,7 @@ inline double elements_cost(const Shape& shape, const Device& device, const Stri
 inline double packs_cost(const Shape& shape, double empty, double of_loss) {
   const PacksCost& of = costs_of(kPacksCosts, shape.backward, shape.lattice.element_size);
   return of.always + of.small * smallness(shape) + of.empty * std::min(empty, 8.0) +
-         of.of_loss * std::min(of_loss, 20.0);
+         of.of_loss * std::min(of_loss, 20.0) + (shape.lattice.is_torn() ? of.torn : 0.0);
 }
 inline double packs_cost(const Shape& shape, const Device& device, const StridedPlan& plan) {
   const LatticeShape& s = shape.lattice;

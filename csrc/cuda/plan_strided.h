@@ -29,6 +29,8 @@ struct StridedLoss {
   // Floats: where steps lie far apart, or of elements of which so many lie side by side.
   double below_256, elements_below_256, elements_far;
   double below_128_apart;  // less than 128 bytes side by side, and steps kApart from each other
+  // Of sectors that two tiles write: with one lane side by side, where each sector is one tile's, with one pack a row.
+  double torn, owned, ends;
   // Without registers; in clusters of more than two.
   double shared_empty, shared_alone, shared_alone_in_many;
   double beside;                                          // with registers and shared memory
@@ -60,6 +62,9 @@ constexpr StridedLoss kStridedForward = [] {
   of.elements_below_256 = 0.1;
   of.elements_far = 0.09;
   of.below_128_apart = 0.09;
+  of.torn = 1.6;
+  of.owned = 0.4;
+  of.ends = 0.9;
   of.shared_empty = 0.295;
   of.shared_alone = -0.01;
   of.shared_alone_in_many = 0.016;
@@ -93,6 +98,8 @@ constexpr StridedLoss kStridedBackward = [] {
   of.elements_below_128 = 0.101;
   of.below_256 = 0.06;
   of.below_128_apart = 0.08;
+  of.torn = 0.9;
+  of.ends = 0.4;
   of.beside = 0.011;
   of.much_shared = 0.015;
   of.turns = 0.399;
@@ -140,7 +147,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     loss += of.turns + (alone ? of.turns_alone : 0.0) + of.turns_cluster * waiting(backward, plan.cluster);
   } else {
     loss += of.always + waiting(backward, plan.cluster) + of_blocks(of.alone, of.two, blocks);
-    const int64_t line = s.along ? 128 : plan.width * s.bytes();
+    const int64_t line = s.along ? 128 : plan.lanes * plan.across * s.bytes();
     if (line < 64) {
       loss += elements ? of.elements_below_64 : of.below_64;
     } else if (line < 128) {
@@ -154,6 +161,10 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
       if (elements && s.is_far()) loss += of.elements_far;
     }
     if (elements) loss += of.elements;
+    if (s.is_torn()) {
+      loss +=
+          (plan.own_sectors ? of.owned : of.torn) / (plan.lanes * plan.across) + of.ends / static_cast<double>(s.inner);
+    }
     if (plan.packs == 0) {
       loss += plan.cluster <= 2 ? of.shared_alone : of.shared_alone_in_many;
     } else if (plan.shared_packs > 0) {
@@ -246,6 +257,16 @@ inline bool plan_few_columns(const LatticeShape& s, bool backward, const Device&
   return backward ? hold({6, 8}, 8, false) : hold({2, 3, 4}, packs, false);
 }
 
+// Whether a tile that has a unit more, for which it writes no part of a sector, is the better one. Of steps by turns
+// off a sector's start, a copy's speed on an H100: float32 of 700 x 255 packs 0.96 (0.69; two warps side by side 0.79),
+// of 4096 x 125 0.87 (0.63), float64 of 1500 x 61 0.95 (0.67), float16 of 500 x 257 0.89 (0.62), but of 100 x 65 0.76
+// (0.85): halves have no time for it in short tiles, nor gradients, which write less of what they read (of float64
+// 0.61, 0.63; of halves 0.49, 0.58). Fewer lanes than kLeastOwners side by side read too much twice.
+inline bool owns_sectors(const LatticeShape& s, bool backward) {
+  return !backward && (s.element_size > 2 || s.steps >= 256);
+}
+constexpr int kLeastOwners = 4;
+
 inline bool plan_strided(const LatticeShape& s, bool backward, const Device& device, StridedPlan& plan) {
   if (s.units == 0 || s.steps == 0) return false;
   const int64_t cells = ceil_div(s.steps, s.elements);
@@ -259,12 +280,21 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   if (plan_few_columns(s, backward, device, plan)) return true;
   const int packs = strided_cells(backward, s.bytes(), s.element_size), batch = shared_batch(backward, s.element_size);
   double least = kImpossible;
-  const auto consider = [&](const StridedPlan& candidate) {
+  const auto consider_one = [&](const StridedPlan& candidate) {
     const double loss = strided_loss(s, backward, device, candidate, least);
     // Of equals, the first one: its cluster is the smallest.
     if (loss > least - 1e-9 || strided_grid(s, candidate) > INT32_MAX) return;
     least = loss;
     plan = candidate;
+  };
+  // Tiles that own whole sectors read what others write.
+  const bool ownable = s.is_torn() && owns_sectors(s, backward) && !s.in_place && s.units <= INT32_MAX;
+  const auto consider = [&](StridedPlan candidate) {
+    consider_one(candidate);
+    if (!ownable || candidate.width < kLeastOwners) return;
+    candidate.own_sectors = true;
+    --candidate.width;
+    consider_one(candidate);
   };
   const auto in_registers = [&](int lanes, int across) {
     for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
@@ -315,7 +345,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).
     const int most = s.elements == 1 ? 32 / s.columns : s.inner <= 16 ? 16 : 32;
     const bool far = has_narrow_warps(s.element_size) && s.is_far();
-    const bool two = has_narrow_warps(s.element_size) && s.inner >= 2 * most && (far || s.elements > 1);
+    const bool two = has_narrow_warps(s.element_size) && s.inner >= 2 * most && (far || s.elements > 1 || s.is_torn());
     for (int across = two ? 2 : 1; across >= 1; --across) {
       if (shareable) {
         in_shared(most, across, packs);
@@ -330,7 +360,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   }
   if (is_skewable(s, backward)) {
     if (least < kImpossible) least = planned_loss(s, backward, device, plan);
-    each_skewed_plan(s, backward, device, consider);
+    each_skewed_plan(s, backward, device, consider_one);
   }
   return least < kImpossible;
 }

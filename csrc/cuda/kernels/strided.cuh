@@ -242,7 +242,7 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   // Units of neighbouring rows start at multiples of a unit's denominators, where these are neighbours.
   const bool packed = lattice.denominator_step == 1 && at_pack(c.denominator) && at_pack(c.grad_denominator);
   const Tiling t(lattice, plan.lanes, plan.across, plan.width, plan.warps,
-                 static_cast<int>(ceil_div(steps, plan.cluster)), plan.shared_packs, packed);
+                 static_cast<int>(ceil_div(steps, plan.cluster)), plan.shared_packs, packed, plan.own_sectors);
   constexpr int64_t kPack = kPackBytes / sizeof(T);
   const auto blocks = static_cast<unsigned>(strided_grid(c.geometry.rows.count, lattice.inner, kPack, plan));
   if constexpr (kElements) {

@@ -1,5 +1,0 @@
-#include "relay.cuh"
-
-namespace l1norm::cuda {
-template cudaError_t relay<DType::kBFloat16>(const Call&, const RelayPlan&, void*, cudaStream_t);
-}  // namespace l1norm::cuda

@@ -1,5 +1,0 @@
-#include "ring.cuh"
-
-namespace l1norm::cuda {
-template cudaError_t ring<DType::kDouble>(const Call&, const RingPlan&, void*, cudaStream_t);
-}  // namespace l1norm::cuda

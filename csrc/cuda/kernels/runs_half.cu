@@ -1,5 +1,0 @@
-#include "runs.cuh"
-
-namespace l1norm::cuda {
-template cudaError_t runs<DType::kHalf>(const Call&, const RunsPlan&, void*, cudaStream_t);
-}

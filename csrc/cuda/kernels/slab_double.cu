@@ -1,5 +1,0 @@
-#include "slab.cuh"
-
-namespace l1norm::cuda {
-template cudaError_t slab<DType::kDouble>(const Call&, const SlabPlan&, cudaStream_t);
-}

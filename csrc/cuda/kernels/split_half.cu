@@ -1,5 +1,0 @@
-#include "split.cuh"
-
-namespace l1norm::cuda {
-template cudaError_t split<DType::kHalf>(const Call&, const SplitPlan&, void*, cudaStream_t);
-}  // namespace l1norm::cuda

@@ -1,5 +1,0 @@
-#include "two_pass.cuh"
-
-namespace l1norm::cuda {
-template cudaError_t two_pass<DType::kFloat>(const Call&, const TwoPassPlan&, cudaStream_t);
-}
