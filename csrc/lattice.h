@@ -2,6 +2,7 @@
 // them. Pure and host-only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
@@ -32,6 +33,7 @@ struct Lattice {
   // each other without a gap.
   bool skewed;
   bool interleaved;
+  bool turned;  // of input and output, steps lie closer together than units in one, further apart in the other
   Beside beside;
 };
 
@@ -79,6 +81,14 @@ inline int64_t distance(const Walk& walk) {
   return std::llabs(s.input) + std::llabs(s.grad) + std::llabs(s.output);
 }
 
+// How far apart a walk's nearest neighbours lie in one operand.
+template <int64_t Offsets::* kOf>
+int64_t nearest(const Walk& walk) {
+  int64_t least = INT64_MAX;
+  for (int d = 0; d < walk.dims; ++d) least = std::min<int64_t>(least, std::llabs(walk.stride[d].*kOf));
+  return least;
+}
+
 // Whether the first loops lead from packs to packs that lie alike in all operands.
 inline bool are_alike(const Walk& walk, int dims, int64_t pack) {
   for (int d = 0; d < dims; ++d) {
@@ -111,7 +121,7 @@ inline Beside beside_of(const Geometry& g, int64_t pack, bool alike) {
 
 // aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one.
 inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike) {
-  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, lattice::beside_of(g, pack, alike)};
+  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, false, lattice::beside_of(g, pack, alike)};
   Walk &units = l.geometry.rows, &steps = l.geometry.row;
   if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
     l.unit = Unit::kColumns;
@@ -128,6 +138,9 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
   l.along = l.unit == Unit::kSegment ||
             (l.unit == Unit::kElement && (units.count == 1 || lattice::distance(steps) < lattice::distance(units)));
   l.walkable = steps.dims <= 2;
+  using lattice::nearest;
+  l.turned = l.unit == Unit::kElement && (nearest<&Offsets::input>(steps) < nearest<&Offsets::input>(units)) !=
+                                             (nearest<&Offsets::output>(steps) < nearest<&Offsets::output>(units));
   if (alike && lattice::are_beside(l, pack)) {
     const auto next = [&](int64_t stride) { return stride == l.inner; };
     l.skewed = l.inner >= 2 * pack;

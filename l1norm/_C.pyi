@@ -18,6 +18,7 @@ class Shape(TypedDict):
     dense: bool
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int]
     beside: tuple[int, bool]
+    turned: bool
 
 def build_info() -> BuildInfo: ...
 def overlap(sizes: list[int], strides_a: list[int], strides_b: list[int], distance: int) -> bool: ...
@@ -64,6 +65,7 @@ def plan(
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int] = ...,
     beside: tuple[int, bool] = ...,
     run: int = 0,
+    turned: bool = False,
     in_place: bool = False,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

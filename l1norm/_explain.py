@@ -159,7 +159,9 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         all(distance % _PACK_BYTES == 0 for distance in apart),
         at_packs=walk.at_packs,
         in_place=walk.in_place,
-        **({name: walk.shape[name] for name in ("lattice", "beside", "run")} if walk.source is result else {}),
+        **(
+            {name: walk.shape[name] for name in ("lattice", "beside", "run", "turned")} if walk.source is result else {}
+        ),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )
     return plan

@@ -89,7 +89,7 @@ def plan_of(name, sizes, dims, dtype, backward=False, strides=None) -> dict:
     contiguous = list(torch.empty(sizes, device="meta").stride())
     pack = 16 // dtype.itemsize
     shape = _C.shape(list(sizes), list(strides or contiguous), contiguous, dims, pack, True, True)
-    numbers = {key: shape[key] for key in ("rows", "length", "held", "dense", "lattice", "beside", "run")}
+    numbers = {key: shape[key] for key in ("rows", "length", "held", "dense", "lattice", "beside", "run", "turned")}
     return _C.plan(dtype=NUMBER[dtype], aligned=strides is None, backward=backward, **numbers, **GPUS[name])
 
 

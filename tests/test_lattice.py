@@ -94,6 +94,24 @@ def test_one_row_goes_along():
     assert lattice(meta(3, 7, 5), [0, 1, 2]) == (ELEMENTS, 1, 105, 1, True)
 
 
+def turned(x, dims, out=None, pack=4):
+    out = meta(*x.shape) if out is None else out
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, True, True)["turned"]
+
+
+def test_results_may_lie_the_other_way_than_their_input():
+    rows = meta(6, 20, 9).permute(1, 2, 0)
+    assert turned(rows, [1])
+    assert turned(rows, [2])
+    assert not turned(rows, [1], out=rows)
+    assert turned(meta(20, 9, 6), [1], out=rows)
+    for x in (meta(20, 9), meta(20, 18)[:, ::2], meta(20, 11)[:, 1:-1], meta(20, 9).t()):
+        assert not turned(x, [0], out=x)
+        assert not turned(x, [1], out=x)
+    assert not turned(meta(20, 18)[:, ::2], [1])
+    assert not turned(meta(1, 9).t(), [0])
+
+
 @pytest.mark.parametrize("dims", [[0, 2, 4], [1, 3, 5]])
 def test_more_than_two_nested_loops_are_not_taken(dims):
     assert lattice(meta(3, 3, 3, 3, 3, 3), dims)[1:3] == (0, 0)

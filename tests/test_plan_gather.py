@@ -40,6 +40,11 @@ GATHERED = [
     ((8, 800_000, 5), [0, 2], B, True, None), ((8, 176_470, 17), [0, 2], F, False, None),
     ((16, 88_235, 17), [0, 2], F, False, None), ((2, 187_500, 64), [0, 2], F, False, None),
     ((8, 61_224, 49), [0, 2], B, False, None), ((5, 438, 11_864, 2), [0, 3], H, False, None),
+    # Rows that become columns, columns that become rows; few tiles of rows in one piece.
+    ((7934, 12, 6), [1], F, False, (12, 1, 95_208)), ((53, 27, 522), [1], F, False, (27, 1, 1431)),
+    ((137, 108, 6280), [1], B, False, (108, 1, 14_796)), ((6790, 321, 45), [2], H, False, (321, 1, 2_179_590)),
+    ((2441, 10, 27), [2], F, False, (540, 54, 2)), ((14_993, 16, 1), [1], F, False, (48, 3, 1)),
+    ((2533, 88, 1), [1], D, False, (176, 2, 1)),
 ]  # fmt: skip
 OTHERS = [
     ((1_846_153, 22), [1], F, False, (26, 1), "warp"), ((1_714_285, 24), [1], F, True, (28, 1), "warp"),
@@ -49,6 +54,9 @@ OTHERS = [
     ((32, 44_117, 17), [0, 2], F, True, None, "strided"), ((16, 30_612, 49), [0, 2], B, False, None, "strided"),
     ((16, 30_612, 49), [0, 2], F, False, None, "strided"), ((8, 61_224, 49), [0, 2], F, True, None, "strided"),
     ((8, 23_255, 129), [0, 2], F, False, None, "runs"), ((2, 23_391, 513), [0, 2], D, False, None, "strided"),
+    ((1820, 452, 6), [1], F, False, (452, 1, 822_640), "strided"),
+    ((113, 169, 799), [1], D, False, (169, 1, 19_097), "strided"),
+    ((3960, 5, 148), [2], B, False, (5, 1, 19_800), "strided"),
     # So few tiles that more threads had better share a row.
     ((2000, 3), [1], F, False, (4, 1), "warp"), ((2, 1000, 17), [0, 2], F, False, None, "strided"),
 ]  # fmt: skip

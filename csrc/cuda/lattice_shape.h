@@ -117,6 +117,7 @@ struct LatticeShape {
   int64_t apart = 0;         // bytes from step to step
   int64_t run = 0;           // steps before the walk over them jumps
   Beside beside{};
+  bool turned = false;    // steps lie closer together than units in one of input and output alone
   bool in_place = false;  // results are written where the input is read
 
   // Of what a lane reads at a time.
@@ -151,6 +152,7 @@ inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
           apart,
           l.geometry.row.size[l.geometry.row.dims - 1],
           l.beside,
+          l.turned,
           false};
 }
 

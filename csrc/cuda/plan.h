@@ -234,7 +234,7 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kTile;
   } else if (open(Kernel::kGather) && (wanted != nullptr || is_better_gathered(shape)) &&
              plan_gather(shape, device, plan.gather) &&
-             (wanted != nullptr || are_enough_tiles(plan.gather.tiles, device))) {
+             (wanted != nullptr || are_enough_gathered(shape, device, plan.gather.tiles))) {
     plan.kernel = Kernel::kGather;
   } else if (open(Kernel::kWarp) && !(wanted == nullptr && is_better_in_blocks(shape, device)) &&
              plan_warp(shape, device, plan.warp)) {

@@ -76,9 +76,23 @@ inline int64_t most_gathered_steps(const Shape& shape) {
   return shape.backward ? 340 : 540;
 }
 
+// Up to how many bytes rows are better gathered whose results lie the other way than they do (on an H100, of a copy's
+// speed, in the strided kernel or by the two-pass one: 7934 x 6 rows of 12 float32 0.65, 0.28; 594 x 1184 of 74 0.91,
+// 0.35; 137 x 6280 of 108 bfloat16 0.95, 0.44; but 1820 x 6 of 452 float32 0.08, 0.54; 113 x 799 of 169 float64 0.17,
+// 0.61; of columns that become rows, 6790 x 321 of 45 float16 0.43, 0.17; 5 x 3960 of 148 bfloat16 0.35, 0.48).
+inline int64_t longest_turned_row(const Shape& shape) { return shape.lattice.along ? 512 : 256; }
+
+// Whether tiles are not too few. Of rows in one piece, which strided kernels have few at a time of, fewer do (2441 x 10
+// of 27 float32, every other one, 0.66, 0.12; 14993 of 16 0.79, 0.27; 2533 of 88 float64 0.78, 0.61).
+inline bool are_enough_gathered(const Shape& shape, const Device& device, int64_t tiles) {
+  if (shape.held || shape.lattice.run < shape.lattice.steps) return are_enough_tiles(tiles, device);
+  return shape.row_bytes() <= 128 ? 4 * tiles >= device.multiprocessors : tiles >= 2 * int64_t{device.multiprocessors};
+}
+
 // Asked before there is a plan, as most calls end here.
 inline bool is_better_gathered(const Shape& shape) {
   if (shape.held) return !shape.dense && shape.row_bytes() <= longest_gathered_row(shape);
+  if (shape.lattice.turned && !shape.backward) return shape.row_bytes() <= longest_turned_row(shape);
   return shape.lattice.along && shape.lattice.steps * shape.lattice.lanes_beside_runs() <= most_gathered_steps(shape);
 }
 
