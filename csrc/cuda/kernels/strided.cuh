@@ -1,9 +1,9 @@
 // The strided kernel, instantiated for one dtype by each strided_*.cu.
 #pragma once
 
-#include "../cells.cuh"
 #include "../columns.cuh"
 #include "../early.cuh"
+#include "../held_cells.cuh"
 #include "../interleaved.cuh"
 #include "../launch.h"
 #include "../skewed.cuh"

@@ -1,7 +1,7 @@
 // The strided relay, instantiated for one dtype by each strided_relay_*.cu.
 #pragma once
 
-#include "../cells.cuh"
+#include "../held_cells.cuh"
 #include "../interleaved.cuh"
 #include "../jobs.cuh"
 #include "../launch.h"
