@@ -147,7 +147,8 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     loss += of.turns + (alone ? of.turns_alone : 0.0) + of.turns_cluster * waiting(backward, plan.cluster);
   } else {
     loss += of.always + waiting(backward, plan.cluster) + of_blocks(of.alone, of.two, blocks);
-    const int64_t line = s.along ? 128 : plan.lanes * plan.across * s.bytes();
+    const int side = plan.lanes * plan.across;
+    const int64_t line = s.along ? 128 : side * s.bytes();
     if (line < 64) {
       loss += elements ? of.elements_below_64 : of.below_64;
     } else if (line < 128) {
@@ -162,8 +163,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     }
     if (elements) loss += of.elements;
     if (s.is_torn()) {
-      loss +=
-          (plan.own_sectors ? of.owned : of.torn) / (plan.lanes * plan.across) + of.ends / static_cast<double>(s.inner);
+      loss += (plan.own_sectors ? of.owned : of.torn) / side + of.ends / static_cast<double>(s.inner);
     }
     if (plan.packs == 0) {
       loss += plan.cluster <= 2 ? of.shared_alone : of.shared_alone_in_many;
