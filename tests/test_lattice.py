@@ -23,10 +23,12 @@ class Lattice(NamedTuple):
     run: int
 
 
+def shape_of(x, dims, out, pack, aligned, alike=True):
+    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned, alike)
+
+
 def found(x, dims, out, pack, aligned, alike=True) -> Lattice:
-    return Lattice(
-        *_C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, aligned, alike)["lattice"]
-    )
+    return Lattice(*shape_of(x, dims, out, pack, aligned, alike)["lattice"])
 
 
 def lattice(x, dims, out=None, pack=4, aligned=True):
@@ -95,8 +97,7 @@ def test_one_row_goes_along():
 
 
 def turned(x, dims, out=None, pack=4):
-    out = meta(*x.shape) if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(out.stride()), dims, pack, True, True)["turned"]
+    return shape_of(x, dims, meta(*x.shape) if out is None else out, pack, aligned=True)["turned"]
 
 
 def test_results_may_lie_the_other_way_than_their_input():
@@ -165,8 +166,7 @@ def test_steps_run_on_until_the_walk_over_them_jumps():
 
 def beside(x, dims, out=None, pack=4, alike=True):
     """Columns side by side in memory, and whether all of them follow each other without a gap."""
-    o = x if out is None else out
-    return _C.shape(list(x.shape), list(x.stride()), list(o.stride()), dims, pack, False, alike)["beside"]
+    return shape_of(x, dims, x if out is None else out, pack, False, alike)["beside"]
 
 
 def test_columns_side_by_side_may_leave_no_gap():
