@@ -66,6 +66,8 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
                                       l.interleaved, l.apart, l.run);
   d["run"] = g.run();
   d["turned"] = l.turned;
+  const l1norm::Rounds& r = l.rounds;
+  d["rounds"] = pybind11::make_tuple(r.period, r.repeats, r.runs, r.fold, r.apart);
   d["beside"] = pybind11::make_tuple(l.beside.columns, l.beside.gapless);
   return d;
 }
@@ -83,10 +85,12 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     int64_t l2_bytes, int max_cluster, int widest_cluster, double bytes_per_cycle, bool backward,
                     bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t, int64_t>& lattice,
-                    const std::tuple<int64_t, bool>& beside, int64_t neighbours, bool turned, bool in_place) {
+                    const std::tuple<int64_t, bool>& beside, int64_t neighbours, bool turned, bool in_place,
+                    const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& rounds) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart, run] = lattice;
   const auto& [columns_beside, gapless] = beside;
+  const auto& [period, repeats, runs, fold, fold_apart] = rounds;
   const int64_t size = l1norm::element_size(static_cast<l1norm::DType>(dtype));
   const Plan p = make_plan({rows,
                             length,
@@ -109,7 +113,8 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                              run,
                              {columns_beside, gapless},
                              turned,
-                             in_place},
+                             in_place,
+                             {period, repeats, runs, fold, fold_apart}},
                             neighbours},
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster, widest_cluster, false, bytes_per_cycle},
@@ -308,7 +313,7 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("at_packs") = false,
       pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0, 0),
       pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0, pybind11::arg("turned") = false,
-      pybind11::arg("in_place") = false,
+      pybind11::arg("in_place") = false, pybind11::arg("rounds") = std::make_tuple(0, 0, 1, 1, 1),
       "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
       "multiprocessors (0: launches do not start staggered). dtype: its number in ATen; held: a row's elements "
       "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
@@ -319,7 +324,9 @@ PYBIND11_MODULE(_C, m) {
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
       "beside: columns side by side in memory, whether nothing lies between all of them; run: elements of each run of "
       "neighbours that a row has several of; turned: steps lie closer together than units in one of input and output "
-      "alone; in_place: results are written where the input is read.");
+      "alone; in_place: results are written where the input is read; rounds: columns that come round in a dense run, "
+      "how "
+      "often, runs of the same columns, how many of them are one row's, elements from one of those to the next.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
         "'column_tile', 'slab', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan "

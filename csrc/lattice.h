@@ -14,11 +14,29 @@ namespace l1norm {
 // What a thread holds of neighbours in memory: a pack of as many rows, a pack of one row, or elements one by one.
 enum class Unit { kColumns, kSegment, kElement };
 
+// Columns that come round and are all in a block at a time, which has a thread for each; and elements that their runs
+// should have.
+constexpr int64_t kMostPeriod = 512;
+constexpr int64_t kShortestRun = 4096;
+
 // Columns side by side in memory, whose steps lie alike in packs in all operands. No columns: there are none that lie
 // so.
 struct Beside {
   int64_t columns = 0;
   bool gapless = false;  // all of them, and those behind them, follow each other without a gap
+};
+
+// A dense run of memory in which columns come round: element i of it is that of `period` columns, of which `fold`
+// neighbours, `apart` elements from each other, are one row's. No period: there is no such run.
+struct Rounds {
+  int64_t period = 0;
+  int64_t repeats = 0;  // of the period
+  int64_t runs = 1;     // of the same columns
+  int64_t fold = 1;
+  int64_t apart = 1;
+
+  int64_t columns() const { return period / fold; }  // rows
+  int64_t elements() const { return period * repeats; }
 };
 
 struct Lattice {
@@ -35,6 +53,7 @@ struct Lattice {
   bool interleaved;
   bool turned;  // of input and output, steps lie closer together than units in one, further apart in the other
   Beside beside;
+  Rounds rounds;  // of elements
 };
 
 namespace lattice {
@@ -117,11 +136,40 @@ inline Beside beside_of(const Geometry& g, int64_t pack, bool alike) {
   return {columns, row.has_stride(0, columns) && follow};
 }
 
+// Of the periods after which columns come round the longest of up to kMostPeriod, or, where runs of that are short, the
+// shortest one beyond of columns that are some a row's: others are steps.
+inline Rounds rounds_of(const Geometry& g, int64_t pack) {
+  int kept = g.rows.dims - 1, reduced = g.row.dims - 1;
+  int64_t dense = 1;
+  const auto goes_on = [&](const Walk& walk, int d) { return d >= 0 && walk.has_stride(d, dense); };
+  const auto take = [&](const Walk& walk, int& d) {
+    dense *= walk.size[d];
+    return walk.size[d--];
+  };
+  Rounds best, r;
+  if (goes_on(g.row, reduced)) r.fold = take(g.row, reduced);
+  while (goes_on(g.rows, kept)) {
+    const int64_t columns = take(g.rows, kept);
+    const bool wide = dense > kMostPeriod;
+    if (!goes_on(g.row, reduced)) break;
+    r.period = dense;
+    r.repeats = take(g.row, reduced);
+    r.runs = reduced == 0 ? g.row.size[0] : 1;
+    const bool alike = are_alike(g.rows, kept + 1, pack) && are_alike(g.row, reduced + 1, pack);
+    const bool is_long = best.period > 0 && (best.runs == 1 || best.elements() >= kShortestRun);
+    if (alike && reduced <= 0 && (!wide || (r.fold > 1 && r.runs == 1 && !is_long))) best = r;
+    if (r.fold > 1) break;
+    r.fold = r.repeats;
+    r.apart = columns;
+  }
+  return best;
+}
+
 }  // namespace lattice
 
 // aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one.
 inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike) {
-  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, false, lattice::beside_of(g, pack, alike)};
+  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, false, lattice::beside_of(g, pack, alike), {}};
   Walk &units = l.geometry.rows, &steps = l.geometry.row;
   if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
     l.unit = Unit::kColumns;
@@ -146,6 +194,7 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
     l.skewed = l.inner >= 2 * pack;
     l.interleaved = lattice::all_strides(steps, 1, next);
   }
+  if (alike && l.unit == Unit::kElement) l.rounds = lattice::rounds_of(g, pack);
   return l;
 }
 

@@ -19,6 +19,7 @@ class Shape(TypedDict):
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int]
     beside: tuple[int, bool]
     turned: bool
+    rounds: tuple[int, int, int, int, int]
 
 def build_info() -> BuildInfo: ...
 def overlap(sizes: list[int], strides_a: list[int], strides_b: list[int], distance: int) -> bool: ...
@@ -67,5 +68,6 @@ def plan(
     run: int = 0,
     turned: bool = False,
     in_place: bool = False,
+    rounds: tuple[int, int, int, int, int] = ...,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

@@ -16,6 +16,9 @@ _NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16:
 
 _PACK_BYTES = 16
 
+# What the plan takes of a shape that kernels walk without a cast.
+_OF_LATTICE = ("lattice", "beside", "run", "turned", "rounds")
+
 _REASON = {
     "tile": "a short row a thread: tiles of neighbouring rows pass through shared memory, or come in whole packs",
     "warp": "a row in the registers of a warp or of a part of one",
@@ -159,9 +162,7 @@ def _cuda_plan(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor 
         all(distance % _PACK_BYTES == 0 for distance in apart),
         at_packs=walk.at_packs,
         in_place=walk.in_place,
-        **(
-            {name: walk.shape[name] for name in ("lattice", "beside", "run", "turned")} if walk.source is result else {}
-        ),
+        **({name: walk.shape[name] for name in _OF_LATTICE} if walk.source is result else {}),
         **_facts(torch.cuda.get_device_properties(input.device)),
     )
     return plan

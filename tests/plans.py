@@ -89,7 +89,8 @@ def plan_of(name, sizes, dims, dtype, backward=False, strides=None) -> dict:
     contiguous = list(torch.empty(sizes, device="meta").stride())
     pack = 16 // dtype.itemsize
     shape = _C.shape(list(sizes), list(strides or contiguous), contiguous, dims, pack, True, True)
-    numbers = {key: shape[key] for key in ("rows", "length", "held", "dense", "lattice", "beside", "run", "turned")}
+    names = ("rows", "length", "held", "dense", "lattice", "beside", "run", "turned", "rounds")
+    numbers = {key: shape[key] for key in names}
     return _C.plan(dtype=NUMBER[dtype], aligned=strides is None, backward=backward, **numbers, **GPUS[name])
 
 
@@ -133,6 +134,7 @@ def plan_lattice(
         lattice=lattice,
         beside=beside,
         in_place=in_place,
+        rounds=(inner, steps, 1, 1, 1) if interleaved and inner <= 512 else (0, 0, 1, 1, 1),
     )
 
 

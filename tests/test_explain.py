@@ -42,7 +42,7 @@ def h200(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties("H200"))
     asked = []
 
-    def plan(*arguments, at_packs, in_place, lattice=None, beside=None, run=None, turned=None, **device):
+    def plan(*arguments, at_packs, in_place, lattice=None, beside=None, run=None, turned=None, rounds=None, **device):
         assert device == GPUS["H200"]
         asked.append((*arguments, at_packs, in_place, lattice))
         return {"kernel": "warp"}

@@ -153,6 +153,39 @@ def test_rows_that_take_turns_in_a_dense_run_are_interleaved():
     assert not interleaved(meta(8, 6, 100, 33), [0, 2])  # runs of several places
 
 
+def rounds(x, dims, out=None, pack=4, alike=True):
+    """Columns that come round, how often, runs of the same ones, how many are one row's, and how far apart."""
+    return shape_of(x, dims, x if out is None else out, pack, aligned=False, alike=alike)["rounds"]
+
+
+def test_columns_come_round_in_dense_runs():
+    none = (0, 0, 1, 1, 1)
+    assert rounds(meta(100, 3), [0]) == (3, 100, 1, 1, 1)
+    assert rounds(meta(8, 101, 3), [1]) == (3, 101, 1, 1, 1)
+    assert rounds(meta(8, 101, 512), [1]) == (512, 101, 1, 1, 1)
+    assert rounds(meta(8, 101, 513), [1]) == none
+    # Several runs of the same columns; or one, of columns that are some a row's.
+    assert rounds(meta(8, 60, 501, 9), [0, 2]) == (9, 501, 8, 1, 1)
+    assert rounds(meta(8, 6, 10, 7), [0, 2]) == (420, 8, 1, 10, 7)
+    assert rounds(meta(800, 46, 9), [0, 2]) == (414, 800, 1, 9, 1)
+    assert rounds(meta(5, 800, 46, 9), [1, 3]) == (414, 800, 1, 9, 1)
+    # More columns than a block has threads, where no others come round in long runs.
+    assert rounds(meta(800, 46, 12), [0, 2]) == (552, 800, 1, 12, 1)
+    assert rounds(meta(800, 46, 12, 3), [0, 2]) == (1656, 800, 1, 12, 3)
+    assert rounds(meta(800, 46, 1366, 3), [0, 2]) == (3, 1366, 800, 1, 1)
+    assert rounds(meta(800, 2, 3, 600), [0, 2]) == (3600, 800, 1, 3, 600)
+    assert rounds(meta(4, 9, 800, 7, 5), [0, 2, 4]) == none  # three loops lead along a row
+    # As they lie in memory.
+    assert rounds(meta(100, 3).t(), [1]) == (3, 100, 1, 1, 1)
+    assert rounds(meta(9, 100, 6)[1:], [1], out=meta(8, 100, 6)) == (6, 100, 1, 1, 1)
+    assert rounds(meta(8, 60, 501, 10)[..., :9], [0, 2]) == none  # gaps
+    assert rounds(meta(8, 60, 503, 9)[:, :, 1:-1], [0, 2]) == (9, 501, 8, 1, 1)
+    assert rounds(meta(9, 60, 501, 9)[::2], [0, 2], out=meta(5, 60, 501, 9)) == (9, 501, 5, 1, 1)
+    assert rounds(meta(8, 60, 503, 9)[:, :, 1:-1], [0, 2], out=meta(8, 60, 501, 9)) == none  # elsewhere in a pack
+    assert rounds(meta(8, 101, 3), [1], alike=False) == none
+    assert rounds(meta(8, 100), [1]) == none  # rows
+
+
 def test_steps_run_on_until_the_walk_over_them_jumps():
     def run(x, dims, pack=4):
         return found(x, dims, meta(*x.shape), pack, aligned=True).run

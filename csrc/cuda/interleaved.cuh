@@ -1,5 +1,5 @@
-// Rows whose elements take turns in a dense run of memory, a row every so many elements. Threads take packs of it that
-// lie a multiple of that apart, whose columns stay.
+// Columns that come round in a dense run of memory, every so many elements. Threads take packs of it that lie a
+// multiple of that apart, whose columns stay.
 #pragma once
 
 #include "loose.cuh"
@@ -13,20 +13,33 @@ struct Interleaving {
   template <typename T>
   using Tile = InterleavedTile<T>;
 
-  int64_t run;  // elements of all rows that take turns
-  Turns turns;  // of such rows
+  int64_t run;  // elements
+  Turns turns;  // of its columns
+  Turns rows;   // that these are
+  Turns folds;  // of columns that are some rows'
+  Turns apart;  // from one of a row's to the next
   int units;    // threads of a block that have packs: whole turns
   int packs;    // of a thread, at the most
-  Divider by_units;
+  int parts;    // of a run
+  Divider by_units, by_parts;
 
-  Interleaving(int64_t run_, int inner, int units_, int packs_)
-      : run(run_), turns(inner), units(units_), packs(packs_), by_units(static_cast<uint32_t>(units)) {}
+  Interleaving(const Rounds& rounds, int units_, int packs_, int parts_)
+      : run(rounds.elements()),
+        turns(static_cast<int>(rounds.period)),
+        rows(static_cast<int>(rounds.columns())),
+        folds(static_cast<int>(rounds.fold * rounds.apart)),
+        apart(static_cast<int>(rounds.apart)),
+        units(units_),
+        packs(packs_),
+        parts(parts_),
+        by_units(static_cast<uint32_t>(units)),
+        by_parts(static_cast<uint32_t>(parts)) {}
 };
 
 template <typename T>
 struct InterleavedPlace;
 
-// A run and a block's part of it.
+// A run of rows and a block's part of it.
 template <typename T>
 struct InterleavedTile {
   using Place = InterleavedPlace<T>;
@@ -40,29 +53,43 @@ struct InterleavedTile {
 
   __device__ __forceinline__ InterleavedTile(const Call& c_, const Interleaving& s_, unsigned tile, unsigned part)
       : c(c_), s(s_) {
-    offsets = offsets_of(c.geometry.rows, static_cast<int64_t>(tile) * s.turns.columns);
+    offsets = offsets_of(c.geometry.rows, static_cast<int64_t>(tile) * s.rows.columns);
+    const unsigned of_run = s.by_parts.quotient(part);
+    if (of_run > 0) offsets.add(of_run, c.geometry.row.stride[0]);
     shift = elements_past<T>(c.output, offsets.output, kPack);
     const int64_t all = int64_t{s.units} * s.packs;
-    begin = part * all;
+    begin = static_cast<int64_t>(part - of_run * static_cast<unsigned>(s.parts)) * all;
     end = min(begin + all, (s.run + shift + kPack - 1) / kPack);
   }
 
-  // Columns are numbered from the pack's start: at the run's start is column `shift`.
-  __device__ __forceinline__ int64_t denominator(int column) const {
+  // Of one of the tile's rows.
+  __device__ __forceinline__ int64_t denominator(int row) const {
     const Walk& units = c.geometry.rows;
-    const int row = s.turns.column_of(column + s.turns.columns * kPack - shift);
-    return offsets.denominator + row * units.stride[units.dims - 1].denominator;
+    const int last = units.dims - 1;
+    if (s.apart.columns == 1) return offsets.denominator + row * units.stride[last].denominator;
+    return offsets.denominator + s.apart.turn_of(row) * units.stride[last - 1].denominator +
+           s.apart.column_of(row) * units.stride[last].denominator;
   }
 
-  __device__ __forceinline__ int width() const { return s.turns.columns; }
-  // A pack's columns follow each other in results.
+  __device__ __forceinline__ int width() const { return s.rows.columns; }
+  // Slots of a pack follow each other in results. They are numbered from the pack's start: at the run's start is
+  // slot `shift`.
   __device__ __forceinline__ int results() const { return s.turns.columns + kPack; }
-  __device__ __forceinline__ int column_of(int result) const { return s.turns.column_of(result); }
+  // The row of a slot.
+  __device__ __forceinline__ int column_of(int slot) const {
+    const int column = s.turns.column_of(slot + s.turns.columns * kPack - shift);
+    if (s.rows.columns == s.turns.columns) return column;
+    return s.folds.turn_of(column) * s.apart.columns + s.apart.column_of(column);
+  }
   static __device__ __forceinline__ bool owns(int) { return true; }
+  // A row's columns are added up where they are summed.
+  static __device__ __forceinline__ bool is_folded() { return false; }
+  static __device__ __forceinline__ bool leads(int) { return false; }
+  static __device__ __forceinline__ Sum await_columns(const double2*, int, int, int) { return {}; }
   // What threads hand in.
   __device__ __forceinline__ int slots() const { return s.units * kPack; }
 
-  // Calls done(column, sum) for what the block's threads handed in; mine: room for a sum a thread.
+  // Calls done(slot, sum) for what the block's threads handed in; mine: room for a sum a thread.
   template <typename Done>
   __device__ __forceinline__ void each_sum(const Parts<T>& parts, double2* mine, const Done& done) const {
     const Turns& turns = s.turns;
@@ -75,6 +102,31 @@ struct InterleavedTile {
     }
     sum = add_members(sum, depth, turns.columns, mine);
     if (member == 0) done(column, sum);
+  }
+
+  // The same of rows: done(row, sum).
+  template <typename Done>
+  __device__ __forceinline__ void each_row(const Parts<T>& parts, double2* mine, const Done& done) const {
+    if (s.rows.columns == s.turns.columns) {
+      each_sum(parts, mine, [&](int slot, const Sum& sum) { done(column_of(slot), sum); });
+      return;
+    }
+    each_sum(parts, mine, [&](int slot, const Sum& sum) {
+      mine[s.turns.column_of(slot + s.turns.columns * kPack - shift)] = make_double2(sum.hi, sum.lo);
+    });
+    __syncthreads();
+    // As many threads a row as there are.
+    const int depth = s.rows.turn_of(static_cast<int>(blockDim.x)), thread = static_cast<int>(threadIdx.x);
+    const int member = s.rows.turn_of(thread), row = s.rows.column_of(thread);
+    const int first = s.apart.turn_of(row) * s.folds.columns + s.apart.column_of(row);
+    Sum sum;
+    for (int at = member * s.apart.columns; member < depth && at < s.folds.columns; at += depth * s.apart.columns) {
+      const double2 part = mine[first + at];
+      sum = sum + Sum{part.x, part.y};
+    }
+    __syncthreads();
+    sum = add_members(sum, depth, s.rows.columns, mine);
+    if (member == 0) done(row, sum);
   }
 };
 
@@ -110,7 +162,9 @@ struct InterleavedPlace {
   }
   __device__ __forceinline__ int first(int u) const { return u == 0 ? head : 0; }
   __device__ __forceinline__ int last(int u) const { return u == packs - 1 ? tail : kPack; }
-  __device__ __forceinline__ int64_t denominator(int k) const { return exists ? tile.denominator(slot + k) : -1; }
+  __device__ __forceinline__ int64_t denominator(int k) const {
+    return exists ? tile.denominator(tile.column_of(slot + k)) : -1;
+  }
 
   template <int64_t Offsets::* kOf>
   __device__ __forceinline__ int64_t offset() const {

@@ -119,6 +119,7 @@ struct LatticeShape {
   Beside beside{};
   bool turned = false;    // steps lie closer together than units in one of input and output alone
   bool in_place = false;  // results are written where the input is read
+  Rounds rounds{};
 
   // Of what a lane reads at a time.
   int64_t bytes() const { return elements > 1 ? element_size : kPackBytes; }
@@ -153,7 +154,8 @@ inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
           l.geometry.row.size[l.geometry.row.dims - 1],
           l.beside,
           l.turned,
-          false};
+          false,
+          l.rounds};
 }
 
 // The strided kernel: `lanes` lanes of `across` warps lie side by side over `width` units, the other lanes and `warps`

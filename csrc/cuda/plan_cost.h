@@ -150,6 +150,8 @@ constexpr SkewedRelayCost kSkewedRelayCosts[] = {
     {1.438, 0.218, 0.854, 1.968, 0.174, 0.0},  {2.418, -0.038, 1.597, 0.0, 0.181, 0.0},
 };
 
+constexpr double kEmptyParts = 0.5;  // of what a relay of several runs costs, for each cell that holds nothing
+
 // Relays of rows that take turns.
 struct TurnsRelayCost {
   double always, small, few;
@@ -268,7 +270,7 @@ inline double relay_cost(const Shape& shape, const Device& device, const Strided
                          const StridedPlan* held) {
   const LatticeShape& s = shape.lattice;
   const double small = smallness(shape), few = 1.0 / plan.parts;
-  const double pack = kPackBytes / static_cast<double>(s.element_size), inner = static_cast<double>(s.inner);
+  const double pack = kPackBytes / static_cast<double>(s.element_size);
   const int threads = plan.warps * plan.across * 32;
   const double blocks = missing(static_cast<double>(plan.parts) * plan.tiles,
                                 static_cast<double>(device.multiprocessors) * (kStridedRelayThreads / threads));
@@ -276,16 +278,22 @@ inline double relay_cost(const Shape& shape, const Device& device, const Strided
     // A run of one part is held by a block of another kernel.
     if (plan.parts == 1) return kMostCost;
     const TurnsRelayCost& of = costs_of(kTurnsRelayCosts, shape.backward, s.element_size);
-    const double units = static_cast<double>(interleaved_units(s.inner, kPackBytes / s.element_size, threads));
-    return of.always + of.small * small + of.few * few + of.idle * missing(units, threads) +
-           of.columns * inner / 500.0 + of.blocks * blocks +
-           of.short_run * missing(static_cast<double>(s.steps * s.inner * s.element_size), 512 << 10);
+    const double period = static_cast<double>(s.rounds.period), elements = static_cast<double>(s.rounds.elements());
+    const double units = static_cast<double>(interleaved_units(s.rounds.period, kPackBytes / s.element_size, threads));
+    const double cost = of.always + of.small * small + of.few * few + of.idle * missing(units, threads) +
+                        of.columns * period / 500.0 + of.blocks * blocks +
+                        of.short_run * missing(static_cast<double>(s.steps * plan.width * s.element_size), 512 << 10);
+    if (s.rounds.runs == 1) return cost;
+    const double cells = units * pack * loose_packs(shape.backward, s.element_size) * plan.parts;
+    return cost * (1.0 + kEmptyParts * (cells / (elements * static_cast<double>(s.rounds.runs)) - 1.0));
   }
   if (plan.skewed) {
     const SkewedRelayCost& of = costs_of(kSkewedRelayCosts, shape.backward, s.element_size);
+    const LatticeShape& columns = is_folded_in_steps(s) ? unfolded(s) : s;
     const double loaded = static_cast<double>(plan.tiles) * plan.lanes * pack;
-    return of.always + of.small * small + of.few * few + of.beside * missing(static_cast<double>(s.units), loaded) +
-           of.narrow * 1000.0 / inner + of.blocks * blocks;
+    return of.always + of.small * small + of.few * few +
+           of.beside * missing(static_cast<double>(columns.units), loaded) +
+           of.narrow * 1000.0 / static_cast<double>(columns.inner) + of.blocks * blocks;
   }
   // Others are for tensors that the cache does not hold. A tile of one part is held by a block of either kernel, which
   // has nobody to wait for in one.

@@ -54,6 +54,7 @@ struct Cut {
   int64_t adders;    // at the most
   bool cached;       // whether the cache may hold more than what runs at a time
   int room;          // one part of so many of the input's bytes that sums may take
+  int64_t reach;     // tiles behind one whose sums it waits for as well
 };
 
 // The rest of the plan. False where sums, which go through device memory, are more than it is for.
@@ -73,7 +74,8 @@ inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Dev
   const int64_t running = device.multiprocessors * (kStridedRelayThreads / 32 / (plan.warps * plan.across));
   const int64_t cached = cut.cached ? device.l2_bytes * 2 / 7 / (a_step * std::min(cut.steps, s.steps)) : 0;
   const int64_t all = cut.tiles / plan.beside * plan.slots();
-  plan.ahead = static_cast<int>(std::min(std::max(plan.slots() + running / 2, cached), all));
+  const int64_t waits = plan.beside == 1 ? (1 + cut.reach) * plan.slots() : plan.slots();
+  plan.ahead = static_cast<int>(std::min(std::max({plan.slots() + running / 2, waits, cached}), all));
   return plan.scratch_bytes <= std::max<int64_t>(s.units * s.steps * s.bytes() / cut.room, 1 << 20);
 }
 
@@ -98,13 +100,15 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
                 steps,
                 std::max<int64_t>(columns / kColumnsAnAdder, 1),
                 s.elements == 1,
-                16};
+                16,
+                0};
   return strided_relay_launch(s, backward, device, cut, plan);
 }
 
 // The same of so many packs side by side that begin elsewhere from step to step: sectors of them are whole where a
 // warp's steps begin alike, as every eighth of float32 do.
-inline bool skewed_relay_of(const LatticeShape& s, bool backward, int lanes, const Device& device,
+// fold_span: columns from the first to behind the last one of a row's.
+inline bool skewed_relay_of(const LatticeShape& s, bool backward, int lanes, int64_t fold_span, const Device& device,
                             StridedRelayPlan& plan) {
   const int pack = static_cast<int>(kPackBytes / s.element_size), sector = sector_elements(s.element_size);
   plan.lanes = lanes;
@@ -114,32 +118,64 @@ inline bool skewed_relay_of(const LatticeShape& s, bool backward, int lanes, con
   // Packs that begin up to a sector earlier end up to a sector earlier.
   const int64_t in_a_row = skewed_tiles(s.inner, sector, plan.width);
   const int64_t steps = int64_t{plan.warps} * (32 / lanes) * loose_packs(backward, s.element_size);
-  const Cut cut{s.units / s.inner * in_a_row, in_a_row, plan.width, ceil_div(s.steps, steps), steps,
-                plan.width / sector,          true,     8};
+  const Cut cut{s.units / s.inner * in_a_row, in_a_row, plan.width, ceil_div(s.steps, steps),       steps,
+                plan.width / sector,          true,     8,          ceil_div(fold_span, plan.width)};
   plan.skewed = strided_relay_launch(s, backward, device, cut, plan);
   return plan.skewed;
 }
 
-// Of a block that has so many rows which take turns.
-constexpr int interleaved_threads(int64_t inner) {
-  return inner <= kStridedRelayThreads / 2 ? kStridedRelayThreads / 2 : kStridedRelayThreads;
+constexpr int kMostFolded = 64;  // columns of a row
+
+// Whether columns that come round are too many for a block, and some are one row's: those are relayed in packs that
+// begin elsewhere from step to step, and what divides them adds their sums.
+inline bool is_folded_in_steps(const LatticeShape& s) {
+  return s.rounds.period > kMostPeriod && s.rounds.period <= INT32_MAX && s.rounds.fold <= kMostFolded;
 }
 
-// The same of rows that take turns.
+// Those columns.
+inline LatticeShape unfolded(LatticeShape s) {
+  s.units *= s.rounds.fold;
+  s.inner = s.rounds.period;
+  s.steps = s.rounds.repeats;
+  return s;
+}
+
+// Of a block that has so many columns which come round.
+constexpr int interleaved_threads(int64_t period) {
+  return period <= kStridedRelayThreads / 2 ? kStridedRelayThreads / 2 : kStridedRelayThreads;
+}
+
+constexpr int kEmptiestPart = 4;  // one of so many cells holds something
+
+// The same of columns that come round in dense runs.
 inline bool interleaved_relay_of(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
   const int64_t pack = kPackBytes / s.element_size;
-  const int threads = interleaved_threads(s.inner);
-  const int64_t units = interleaved_units(s.inner, pack, threads);
-  const int64_t sums = (units * (pack + 1) + threads) * 16, results = (s.inner + pack) * (16 + (backward ? 124 : 36));
-  if (!s.interleaved || units < s.inner || std::max(sums, results) > device.shared_bytes) return false;
+  const Rounds& rounds = s.rounds;
+  if (rounds.period == 0) return false;
+  const int threads = interleaved_threads(rounds.period);
+  const int64_t units = interleaved_units(rounds.period, pack, threads);
+  const int64_t sums = (units * (pack + 1) + threads) * 16,
+                results = (rounds.period + pack) * (16 + (backward ? 124 : 36));
+  if (units < rounds.period || std::max(sums, results) > device.shared_bytes) return false;
   plan.lanes = 32;
   plan.across = 1;
-  plan.width = static_cast<int>(s.inner);
+  plan.width = static_cast<int>(rounds.columns());
   plan.warps = static_cast<int>(ceil_div(units, 32));
   const int64_t elements = units * pack * loose_packs(backward, s.element_size);
-  // Wherever in a pack they begin.
-  const int64_t parts = ceil_div(s.steps * s.inner + pack - 1, elements);
-  const Cut cut{s.units / s.inner, 1, s.inner, parts, elements / s.inner, ceil_div(s.inner, kColumnsAnAdder), true, 4};
+  // Wherever in a pack a run begins.
+  const int64_t parts = ceil_div(rounds.elements() + pack - 1, elements);
+  if (rounds.runs > INT32_MAX / parts) return false;
+  // Of several runs parts are as full as each leaves them.
+  if (rounds.runs > 1 && kEmptiestPart * rounds.elements() < parts * elements) return false;
+  const Cut cut{s.units / rounds.columns(),
+                1,
+                rounds.columns(),
+                rounds.runs * parts,
+                elements / rounds.columns(),
+                ceil_div(rounds.columns(), kColumnsAnAdder),
+                true,
+                4,
+                0};
   plan.interleaved = strided_relay_launch(s, backward, device, cut, plan);
   return plan.interleaved;
 }
@@ -151,14 +187,18 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
   // 256 bytes side by side of a tile that the cache holds, else 512, which reads and writes of memory are faster with.
   // Elements one by one take 128.
   const bool fits = s.steps * 256 <= device.l2_bytes / 5;
-  if (s.skewed) {
-    const int64_t pack = kPackBytes / s.element_size, columns = s.inner + sector_elements(s.element_size) - 1;
-    const auto side = [&](int lanes) { return ceil_div(columns, (lanes - 2) * pack) * lanes; };
+  const bool folded = is_folded_in_steps(s);
+  if (s.skewed || folded) {
+    const LatticeShape columns = folded ? unfolded(s) : s;
+    const bool in_cache = columns.steps * 256 <= device.l2_bytes / 5;
+    const int64_t pack = kPackBytes / s.element_size, most = columns.inner + sector_elements(s.element_size) - 1;
+    const auto side = [&](int lanes) { return ceil_div(most, (lanes - 2) * pack) * lanes; };
     // Of the fewest lanes in all tiles.
-    int lanes = fits || backward ? 16 : 32;
+    int lanes = in_cache || backward ? 16 : 32;
     for (int fewer = lanes / 2; fewer >= 8; fewer /= 2) lanes = side(fewer) < side(lanes) ? fewer : lanes;
-    if (skewed_relay_of(s, backward, lanes, device, plan)) return true;
-    if (lanes > 16 && skewed_relay_of(s, backward, 16, device, plan)) return true;
+    const int64_t span = folded ? s.rounds.fold * s.rounds.apart : 0;
+    if (skewed_relay_of(columns, backward, lanes, span, device, plan)) return true;
+    if (lanes > 16 && skewed_relay_of(columns, backward, 16, span, device, plan)) return true;
   }
   const int beside = s.elements > 1 ? (s.element_size == 2 ? 64 : 32) : fits || backward ? 16 : 32;
   const int most = !s.along ? beside : s.has_short_runs() ? s.lanes_beside_runs() : 1;

@@ -41,6 +41,9 @@ struct Skewing {
   int part;           // steps of a block
   Turns turns;        // of columns that are added up
   Divider by_stride;  // of a thread from step to step
+  // Columns of which some are a row's: rows, those that are some rows' columns, and from one of a row's to the next.
+  int64_t rows;
+  Turns folds, apart;
 };
 
 // Tiles whose blocks have no others' sums: they add up those columns of the tile before as well, for which lanes have a
@@ -70,7 +73,7 @@ struct SkewedTile {
 
   __device__ __forceinline__ SkewedTile(const Call& c_, const Shape& s_, unsigned tile, unsigned part) : c(c_), s(s_) {
     const unsigned outer = s.by_tiles.quotient(tile);
-    offsets = offsets_of(c.geometry.rows, outer * s.inner);
+    offsets = offsets_of(c.geometry.rows, outer * s.rows);
     column = static_cast<int64_t>(tile - outer * s.tiles) * s.width;
     begin = static_cast<int64_t>(part) * s.part;
     end = min(begin + s.part, c.geometry.row.count);
@@ -87,7 +90,26 @@ struct SkewedTile {
     const int64_t to = column + at;
     if (to < 0 || to >= s.inner) return -1;
     const Walk& units = c.geometry.rows;
-    return offsets.denominator + to * units.stride[units.dims - 1].denominator;
+    const int last = units.dims - 1;
+    if (!is_folded()) return offsets.denominator + to * units.stride[last].denominator;
+    const int k = static_cast<int>(to), fold = s.folds.turn_of(k);
+    if (s.apart.columns == 1) return offsets.denominator + fold * units.stride[last].denominator;
+    return offsets.denominator + fold * units.stride[last - 1].denominator +
+           s.apart.column_of(k) * units.stride[last].denominator;
+  }
+
+  // Whether a row has several columns, whose sums are added where they are divided.
+  __device__ __forceinline__ bool is_folded() const { return s.rows != s.inner; }
+  // Whether a column of the tile is its row's first one.
+  __device__ __forceinline__ bool leads(int at) const {
+    return at >= 0 && at < s.width && s.folds.column_of(static_cast<int>(column + at)) < s.apart.columns;
+  }
+
+  // Adds sums of columns of the row that one column is of, as the tile counts them: every so many from one on.
+  __device__ __forceinline__ Sum await_columns(const double2* totals, int at, int from, int every) const {
+    const int k = static_cast<int>(column + at), step = s.apart.columns;
+    const int first = s.folds.turn_of(k) * s.folds.columns + s.apart.column_of(k) - static_cast<int>(column);
+    return await_all<4>(totals + first, from * step, s.folds.columns, every * step);
   }
 
   __device__ __forceinline__ int width() const { return s.width; }
@@ -112,6 +134,12 @@ struct SkewedTile {
     }
     sum = add_members(sum, depth, turns.columns, mine);
     if (member == 0) done(column, sum);
+  }
+
+  // The same: a column is a row.
+  template <typename Done>
+  __device__ __forceinline__ void each_row(const Parts<T>& parts, double2* mine, const Done& done) const {
+    each_sum(parts, mine, done);
   }
 };
 

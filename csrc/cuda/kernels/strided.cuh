@@ -207,11 +207,11 @@ template <typename T, bool kBackward>
 cudaError_t launch_interleaved(const Call& c, const Lattice& lattice, const StridedPlan& plan, unsigned blocks,
                                cudaStream_t stream) {
   constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
-  const int threads = strided_threads(plan), inner = static_cast<int>(lattice.inner);
+  const Rounds& rounds = lattice.rounds;
+  const int threads = strided_threads(plan), inner = static_cast<int>(rounds.period);
   const int units = static_cast<int>(interleaved_units(inner, kPack, threads));
-  const int64_t run = c.geometry.row.count * inner;
-  const int64_t each = ceil_div(ceil_div(run + kPack - 1, kPack), int64_t{units} * plan.cluster);
-  const Interleaving s(run, inner, units, static_cast<int>(each));
+  const int64_t each = ceil_div(ceil_div(rounds.elements() + kPack - 1, kPack), int64_t{units} * plan.cluster);
+  const Interleaving s(rounds, units, static_cast<int>(each), plan.cluster);
   return launch_loose<T, kBackward, kLoosePacks<kBackward, sizeof(T)>>(c, s, plan, blocks, units * kPack, inner + kPack,
                                                                        stream);
 }
@@ -224,7 +224,8 @@ cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedPl
   const auto tiles = static_cast<unsigned>(skewed_tiles(lattice.inner, kPack, plan.width));
   const HeldSkewing s{{lattice.inner, tiles, Divider(tiles), extent_of(c.geometry), plan.lanes, plan.warps, plan.width,
                        static_cast<int>(ceil_div(c.geometry.row.count, plan.cluster)), Turns(sums),
-                       Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes)))}};
+                       Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes))), lattice.inner, Turns(1),
+                       Turns(1)}};
   constexpr int kMost = skewed_packs(kBackward, sizeof(T), false), kFewer = skewed_packs(kBackward, sizeof(T), true);
   const int slots = plan.warps * plan.lanes * kPack;
   if constexpr (has_fewer_packs(kBackward, sizeof(T))) {

@@ -60,6 +60,29 @@ __device__ __forceinline__ void add_parts(const double2* parts, int count, int a
   if (member == 0 && at < all) done(at, sum);
 }
 
+// Calls done(result, column, offset of its denominator, sum of its row) for what a tile divides by; mine: room for a
+// sum a thread.
+template <typename Tile, typename Done>
+__device__ __forceinline__ void each_result(const Tile& tile, const double2* totals, double2* mine, const Done& done) {
+  const int all = tile.results(), thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  if (!tile.is_folded()) {
+    for (int k = thread; k < all; k += threads) {
+      const int column = tile.column_of(k);
+      const int64_t denominator = tile.denominator(column);
+      if (denominator >= 0) done(k, column, denominator, await(totals + column));
+    }
+    return;
+  }
+  // Blocks have threads for all results, and for each as many as are left.
+  const int depth = threads / all, member = thread / all, k = thread - member * all;
+  const int column = tile.column_of(k);
+  const int64_t denominator = tile.denominator(column);
+  Sum sum;
+  if (member < depth && denominator >= 0) sum = tile.await_columns(totals, column, member, depth);
+  sum = add_members(sum, depth, all, mine);
+  if (member == 0 && denominator >= 0) done(k, column, denominator, sum);
+}
+
 // One block a multiprocessor where halves go one by one: ptxas takes 64 registers by itself, and spills.
 template <typename T, bool kBackward, bool kElements>
 __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
@@ -147,18 +170,16 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
     Last held;
     held.load(c, Place(tile, true));
     const typename Last::Results results(sums + tile.results());
-    for (int k = static_cast<int>(threadIdx.x); k < tile.results(); k += static_cast<int>(blockDim.x)) {
-      const int column = tile.column_of(k);
-      const int64_t denominator = tile.denominator(column);
-      if (denominator < 0) continue;
-      const Sum sum = await(totals + column);
+    each_result(tile, totals, sums, [&](int k, int column, int64_t denominator, const Sum& sum) {
       if constexpr (kBackward) {
         results[k] = Slope<T>(make_gradient<Wide<T>>(sum, RowDivisor<T>(c, denominator).scale(c)));
       } else {
         results[k] = Quotient<T>(sum, c.count, c.eps);
         sums[k] = make_double2(sum.hi, sum.lo);
+        const bool writes = c.denominator != nullptr && tile.is_folded() && task.part == 0 && tile.leads(column);
+        if (writes) write_denominator<T>(c, denominator, sum);
       }
-    }
+    });
     __syncthreads();
     held.finish(c, Place(tile, true), results, sums);
   } else if (task.job == Job::kSum) {
@@ -168,13 +189,13 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
     held.hand_in(c, Place(tile, false), handed);
     __syncthreads();
     double2* const to = parts + static_cast<size_t>(task.part) * tile.width();
-    tile.each_sum(handed, sums + Parts<T>::bytes(tile.slots()) / sizeof(double2),
-                  [&](int column, const Sum& sum) { publish(to + column, sum); });
+    tile.each_row(handed, sums + Parts<T>::bytes(tile.slots()) / sizeof(double2),
+                  [&](int row, const Sum& sum) { publish(to + row, sum); });
   } else if (task.job == Job::kTotal) {
     add_parts(parts, bands.parts, tile.width(), bands.adders, static_cast<int>(task.part), sums,
               [&](int column, const Sum& sum) {
                 publish(totals + column, sum);
-                if (kBackward || c.denominator == nullptr) return;
+                if (kBackward || c.denominator == nullptr || tile.is_folded()) return;
                 const int64_t to = tile.denominator(column);
                 if (to >= 0) write_denominator<T>(c, to, sum);
               });
@@ -222,13 +243,27 @@ cudaError_t launch_skewed(const Call& call, const Lattice& lattice, const Stride
                           cudaStream_t stream) {
   Call c = call;
   c.geometry = lattice.geometry;
-  const int64_t outer = c.geometry.rows.count / lattice.inner;
+  const Offsets extent = extent_of(c.geometry);
+  Rounds rounds{lattice.inner};
+  if (!lattice.skewed) {
+    rounds = lattice.rounds;
+    c.geometry.row.count = rounds.repeats;  // the outermost loop's steps
+  }
+  const int64_t outer = c.geometry.rows.count / rounds.columns();
   const unsigned across = static_cast<unsigned>(plan.tiles / outer);
-  const Skewing s{lattice.inner,     across,
-                  Divider(across),   extent_of(c.geometry),
-                  plan.lanes,        plan.warps,
-                  plan.width,        static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
-                  Turns(plan.width), Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes)))};
+  const Skewing s{rounds.period,
+                  across,
+                  Divider(across),
+                  extent,
+                  plan.lanes,
+                  plan.warps,
+                  plan.width,
+                  static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
+                  Turns(plan.width),
+                  Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes))),
+                  rounds.columns(),
+                  Turns(static_cast<int>(rounds.fold * rounds.apart)),
+                  Turns(static_cast<int>(rounds.apart))};
   return launch_loose<T, kBackward>(c, s, plan, plan.warps * plan.lanes * static_cast<int>(kPackBytes / sizeof(T)),
                                     plan.width + kSectorElements<T>, scratch, stream);
 }
@@ -239,9 +274,9 @@ cudaError_t launch_interleaved(const Call& call, const Lattice& lattice, const S
   constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
   Call c = call;
   c.geometry = lattice.geometry;
-  const int threads = plan.warps * 32, units = static_cast<int>(interleaved_units(lattice.inner, kPack, threads));
-  const Interleaving s(c.geometry.row.count * lattice.inner, static_cast<int>(lattice.inner), units,
-                       kLoosePacks<kBackward, sizeof(T)>);
+  const Rounds& rounds = lattice.rounds;
+  const int threads = plan.warps * 32, units = static_cast<int>(interleaved_units(rounds.period, kPack, threads));
+  const Interleaving s(rounds, units, kLoosePacks<kBackward, sizeof(T)>, plan.parts / static_cast<int>(rounds.runs));
   return launch_loose<T, kBackward>(c, s, plan, units * kPack, s.turns.columns + kPack, scratch, stream);
 }
 
