@@ -5,6 +5,10 @@ import torch
 from plans import GPUS, KINDS, ceil_div, packs_of_a_relay, plan_lattice, plan_of, turns
 from samples import DTYPES
 
+from l1norm import _C
+
+B, D, F, H = torch.bfloat16, torch.float64, torch.float32, torch.float16
+
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,3 +164,34 @@ def test_tiles_of_one_part_are_not_relayed(name):
 def test_rows_that_take_turns_in_a_relay_have_most_threads_busy():
     # 301 of 512 threads: 0.485 of a copy's speed on an H200, where a cluster has 0.65.
     assert plan_of("H200", (111, 2000, 301), [1], torch.float32)["kernel"] == "strided"
+
+
+# Sizes, dims, dtype, backward: in long runs, in steps, or neither, as measured.
+ROUNDS = [
+    ((55, 2, 12_846, 36), [0, 2], B, True, "interleaved"), ((13, 6, 19_822, 20), [0, 2], H, False, "interleaved"),
+    ((203, 49, 142, 65), [0, 2], F, False, "interleaved"), ((186, 19, 44, 226), [0, 2], B, True, "interleaved"),
+    ((12_383, 22, 10, 9), [0, 1, 3], B, False, "interleaved"), ((9, 45_967, 14, 5), [1, 3], F, False, "interleaved"),
+    ((33_761, 87, 2, 2), [0, 2], F, False, "interleaved"), ((5987, 17, 2, 126), [0, 1, 3], H, True, "interleaved"),
+    ((25_238, 133, 3, 9), [0, 2], H, True, "skewed"), ((28_303, 71, 7, 3), [0, 2], F, False, "skewed"),
+    ((4, 2954, 203, 15), [0, 1, 3], F, False, "skewed"), ((70, 206, 1093, 2), [0, 1, 3], F, False, "skewed"),
+    ((248, 22, 1063, 11), [0, 1, 3], H, False, "skewed"),
+    ((10, 261, 11, 55), [0, 1, 3], B, False, None), ((400, 72, 48, 7), [0, 2], D, False, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", ROUNDS, ids=str)
+def test_columns_that_come_round_are_relayed_in_packs(name, case):
+    sizes, dims, dtype, backward, way = case
+    plan = plan_of(name, sizes, dims, dtype, backward)
+    found = {key for key in ("interleaved", "skewed") if plan["kernel"] == "strided_relay" and plan[key]}
+    assert found == ({way} if way else set())
+    if way == "skewed":
+        # Sums of a row may be several tiles', which blocks of lower numbers have summed.
+        _, _, _, fold, apart = _C.shape(
+            list(sizes), *[list(torch.empty(sizes, device="meta").stride())] * 2, dims, 16 // dtype.itemsize
+        )["rounds"]
+        reach = ceil_div(fold * apart, plan["width"])
+        all_slots = (plan["parts"] + plan["adders"]) * plan["tiles"]
+        wanted = (plan["parts"] + plan["adders"]) * (1 + reach if plan["beside"] == 1 else plan["beside"])
+        assert plan["ahead"] >= min(wanted, all_slots)
