@@ -73,6 +73,19 @@ MEASURED = [
     ((8, 64, 67), F, False, "runs"), ((8, 64, 67), F, True, "runs"), ((8, 64, 67), H, False, "runs"),
     ((64, 256, 37), F, False, "runs"), ((64, 4, 4097), F, False, "runs"), ((32, 3, 50_177), H, True, "runs"),
     ((952, 2, 99), H, False, "strided"),
+    # Small, in whole packs; a warp that would be nearly empty; the widest clusters of the strided kernel.
+    ((119, 95, 152), B, False, "runs"), ((9, 205, 256), F, False, "runs"), ((60, 313, 104), H, False, "runs"),
+    ((2, 2, 2048), F, True, "strided"),
+]  # fmt: skip
+
+# The same over other dims.
+MEASURED_OVER = [
+    ((281, 5, 52, 121), [1, 3], F, False, "runs"), ((9695, 12, 8, 47), [1, 3], F, False, "runs"),
+    ((145, 55, 65, 105), [1, 3], F, False, "strided"), ((38, 50, 119, 49), [0, 3], F, False, "strided"),
+    ((9, 22, 15, 15_443), [0, 3], F, False, "runs"), ((124, 6, 67, 255), [0, 1, 3], F, False, "runs"),
+    ((285, 261, 145), [0, 2], F, False, "strided"), ((127, 3, 4, 30_333), [1, 3], F, True, "runs"),
+    ((10, 549, 222, 45), [1, 3], F, True, "strided"), ((46, 180, 49, 162), [1, 3], F, False, "strided"),
+    ((11, 180, 192, 165), [1, 3], F, False, "strided"),
 ]  # fmt: skip
 
 
@@ -81,3 +94,10 @@ MEASURED = [
 def test_runs_are_taken_in_pieces_where_that_is_faster(name, case):
     sizes, dtype, backward, kernel = case
     assert plan_of(name, sizes, [0, 2], dtype, backward)["kernel"] == kernel
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+@pytest.mark.parametrize("case", MEASURED_OVER, ids=str)
+def test_runs_over_other_dims(name, case):
+    *arguments, kernel = case
+    assert plan_of(name, *arguments)["kernel"] == kernel

@@ -255,13 +255,14 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   } else {
     plan.kernel = across ? plan_across(shape, device, wanted != nullptr, open, plan) : Kernel::kTwoPass;
     const bool held = plan.kernel == Kernel::kStrided || plan.kernel == Kernel::kSlab;
+    const StridedPlan* const strided = plan.kernel == Kernel::kStrided ? &plan.strided : nullptr;
     // Packs of columns that come round are the faster ones (gradients of 5987 x 17 x 2 x 126 float16 over all dims but
     // the third 0.53, in runs 0.42; 73 x 185 x 4 x 68 bfloat16 0.62, 0.47; gradients of 76 x 565 x 4 x 117 float32
     // 0.57, 0.49).
     const bool in_rounds = plan.kernel == Kernel::kStridedRelay && plan.strided_relay.interleaved;
     if (plan.kernel != Kernel::kColumnTile && (wanted != nullptr || !in_rounds) && open(Kernel::kRuns) &&
         plan_runs(shape, device, plan.runs) &&
-        (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, held))) {
+        (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, held, strided))) {
       plan.kernel = Kernel::kRuns;
     } else if (plan.kernel == Kernel::kTwoPass) {
       plan.two_pass = plan_two_pass(shape, device);

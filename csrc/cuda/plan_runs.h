@@ -67,6 +67,12 @@ inline bool plan_runs(const Shape& shape, const Device& device, RunsPlan& plan) 
                   4 * int64_t{device.multiprocessors}, plan.relay);
 }
 
+// Whether two of three of a strided kernel's cells hold nothing.
+inline bool is_mostly_empty(const Shape& shape, const StridedPlan& plan) {
+  const int64_t cells = int64_t{plan.warps} * (32 / plan.lanes) * plan.packs * plan.cluster * shape.lattice.elements;
+  return 3 * shape.length <= cells;
+}
+
 // Whether a launch is better than the strided kernels', which take runs that begin at any place of a pack element by
 // element, and runs of whole packs by a walk that costs more than pieces do; held: a cluster of theirs would hold a
 // row. On an H100, of dims 0 and 2, fractions of a copy's speed, or of torch.add's, and the strided kernels':
@@ -78,16 +84,28 @@ inline bool plan_runs(const Shape& shape, const Device& device, RunsPlan& plan) 
 //   0.74 (0.70), 22 x 89 x 45144 float16 0.76 (0.77), gradients 0.75 (0.68);
 //   small: 8 x 64 x 67 float32 0.85 (0.29), gradients 0.62 (0.48), float16 0.715 (0.32); 64 x 256 x 37 float32 0.73
 //   (0.47); relayed 64 x 4 x 4097 float32 0.43 (0.33), 952 x 2 x 99 float16 0.14 (0.26).
-inline bool is_better_in_runs(const Shape& shape, const Device& device, const RunsPlan& plan, bool held) {
+//   the strided kernel's widest clusters: 9 x 22 x 15 x 15443 float32 over dims 0 and 3 relayed 0.83 (0.55), 124 x 6 x
+//   67 x 255 0.79 (0.62), gradients of 127 x 3 x 4 x 30333 0.84 (0.62); of fewer threads 285 x 261 x 145 0.66 (0.75);
+//   where pieces leave lanes of eight blocks empty, 46 x 180 x 49 x 162 0.53 (0.89); its warps, nearly empty: 281 x 5 x
+//   52 x 121 float32 over dims 1 and 3 0.66 (0.43); small, in whole packs: 3 x 187 x 49 x 48 bfloat16 over all but the
+//   second 0.95 (0.53), 119 x 95 x 152 0.92 (0.66), 9 x 205 x 8 x 32 float32 1.16 (0.96).
+inline bool is_better_in_runs(const Shape& shape, const Device& device, const RunsPlan& plan, bool held,
+                              const StridedPlan* strided) {
   const bool relayed = plan.cluster == 0, half = shape.is_half();
   const bool small = shape.rows * shape.row_bytes() < device.l2_bytes / 4;
+  const bool full = 4 * plan.packs >= 3 * plan.lanes * kRunsPacks;
   const int64_t packs = run_packs(shape);
   if (shape.lattice.elements > 1) {
     if (small) return !relayed || packs >= 24;
     if (half) return packs >= (shape.backward ? kLeastRunPacks : 12);
-    return packs >= (shape.backward || relayed ? 24 : 32) && !(relayed && held);
+    if (relayed && strided != nullptr) {
+      const bool wide = strided_threads(*strided) > 256;
+      return shape.backward ? wide && packs >= 24 : packs >= (wide ? 20 : 56);
+    }
+    if (relayed || shape.backward) return packs >= 24 && !(relayed && held);
+    return (packs >= 32 && (full || plan.cluster < 8)) || (strided != nullptr && is_mostly_empty(shape, *strided));
   }
-  const bool full = 4 * plan.packs >= 3 * plan.lanes * kRunsPacks;
+  if (small && !relayed && !shape.backward) return half ? packs >= 10 && shape.length >= 1024 : packs >= 16;
   return full && (relayed ? !held : half && shape.backward);
 }
 
