@@ -65,7 +65,7 @@ pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_
   d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed,
                                       l.interleaved, l.apart, l.run);
   d["run"] = g.run();
-  d["turned"] = l.turned;
+  d["turned"] = static_cast<int>(l.turned);
   const l1norm::Rounds& r = l.rounds;
   d["rounds"] = pybind11::make_tuple(r.period, r.repeats, r.runs, r.fold, r.apart);
   d["beside"] = pybind11::make_tuple(l.beside.columns, l.beside.gapless);
@@ -85,7 +85,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     int64_t l2_bytes, int max_cluster, int widest_cluster, double bytes_per_cycle, bool backward,
                     bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t, int64_t>& lattice,
-                    const std::tuple<int64_t, bool>& beside, int64_t neighbours, bool turned, bool in_place,
+                    const std::tuple<int64_t, bool>& beside, int64_t neighbours, int turned, bool in_place,
                     const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& rounds) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart, run] = lattice;
@@ -112,7 +112,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                              apart,
                              run,
                              {columns_beside, gapless},
-                             turned,
+                             static_cast<l1norm::Turned>(turned),
                              in_place,
                              {period, repeats, runs, fold, fold_apart}},
                             neighbours},
@@ -312,7 +312,7 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("widest_cluster"), pybind11::arg("bytes_per_cycle"), pybind11::arg("backward") = false,
       pybind11::arg("at_packs") = false,
       pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0, 0),
-      pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0, pybind11::arg("turned") = false,
+      pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0, pybind11::arg("turned") = 0,
       pybind11::arg("in_place") = false, pybind11::arg("rounds") = std::make_tuple(0, 0, 1, 1, 1),
       "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
       "multiprocessors (0: launches do not start staggered). dtype: its number in ATen; held: a row's elements "
@@ -323,7 +323,8 @@ PYBIND11_MODULE(_C, m) {
       "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
       "beside: columns side by side in memory, whether nothing lies between all of them; run: elements of each run of "
-      "neighbours that a row has several of; turned: steps lie closer together than units in one of input and output "
+      "neighbours that a row has several of; turned: steps lie closer together than units in the input (1) or the "
+      "output (2) "
       "alone; in_place: results are written where the input is read; rounds: columns that come round in a dense run, "
       "how "
       "often, runs of the same columns, how many of them are one row's, elements from one of those to the next.");

@@ -14,6 +14,10 @@ namespace l1norm {
 // What a thread holds of neighbours in memory: a pack of as many rows, a pack of one row, or elements one by one.
 enum class Unit { kColumns, kSegment, kElement };
 
+// Whether steps lie closer together than units in one of input and output alone: in the input, whose rows become
+// columns, or in the output.
+enum class Turned { kNot, kToColumns, kToRows };
+
 // Columns that come round and are all in a block at a time, which has a thread for each; and elements that their runs
 // should have.
 constexpr int64_t kMostPeriod = 512;
@@ -51,7 +55,7 @@ struct Lattice {
   // each other without a gap.
   bool skewed;
   bool interleaved;
-  bool turned;  // of input and output, steps lie closer together than units in one, further apart in the other
+  Turned turned;
   Beside beside;
   Rounds rounds;  // of elements
 };
@@ -169,7 +173,8 @@ inline Rounds rounds_of(const Geometry& g, int64_t pack) {
 
 // aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one.
 inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike) {
-  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, false, lattice::beside_of(g, pack, alike), {}};
+  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, Turned::kNot, lattice::beside_of(g, pack, alike),
+            {}};
   Walk &units = l.geometry.rows, &steps = l.geometry.row;
   if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
     l.unit = Unit::kColumns;
@@ -187,8 +192,11 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
             (l.unit == Unit::kElement && (units.count == 1 || lattice::distance(steps) < lattice::distance(units)));
   l.walkable = steps.dims <= 2;
   using lattice::nearest;
-  l.turned = l.unit == Unit::kElement && (nearest<&Offsets::input>(steps) < nearest<&Offsets::input>(units)) !=
-                                             (nearest<&Offsets::output>(steps) < nearest<&Offsets::output>(units));
+  if (l.unit == Unit::kElement) {
+    const bool input_along = nearest<&Offsets::input>(steps) < nearest<&Offsets::input>(units);
+    const bool output_along = nearest<&Offsets::output>(steps) < nearest<&Offsets::output>(units);
+    if (input_along != output_along) l.turned = input_along ? Turned::kToColumns : Turned::kToRows;
+  }
   if (alike && lattice::are_beside(l, pack)) {
     const auto next = [&](int64_t stride) { return stride == l.inner; };
     l.skewed = l.inner >= 2 * pack;

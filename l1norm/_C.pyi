@@ -18,7 +18,7 @@ class Shape(TypedDict):
     dense: bool
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int]
     beside: tuple[int, bool]
-    turned: bool
+    turned: int
     rounds: tuple[int, int, int, int, int]
 
 def build_info() -> BuildInfo: ...
@@ -66,7 +66,7 @@ def plan(
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int] = ...,
     beside: tuple[int, bool] = ...,
     run: int = 0,
-    turned: bool = False,
+    turned: int = 0,
     in_place: bool = False,
     rounds: tuple[int, int, int, int, int] = ...,
 ) -> dict[str, str | int]: ...

@@ -102,10 +102,10 @@ def turned(x, dims, out=None, pack=4):
 
 def test_results_may_lie_the_other_way_than_their_input():
     rows = meta(6, 20, 9).permute(1, 2, 0)
-    assert turned(rows, [1])
-    assert turned(rows, [2])
+    assert turned(rows, [1]) == 1  # rows become columns
+    assert turned(rows, [2]) == 2
     assert not turned(rows, [1], out=rows)
-    assert turned(meta(20, 9, 6), [1], out=rows)
+    assert turned(meta(20, 9, 6), [1], out=rows) == 2
     for x in (meta(20, 9), meta(20, 18)[:, ::2], meta(20, 11)[:, 1:-1], meta(20, 9).t()):
         assert not turned(x, [0], out=x)
         assert not turned(x, [1], out=x)

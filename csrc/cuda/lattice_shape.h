@@ -117,7 +117,7 @@ struct LatticeShape {
   int64_t apart = 0;         // bytes from step to step
   int64_t run = 0;           // steps before the walk over them jumps
   Beside beside{};
-  bool turned = false;    // steps lie closer together than units in one of input and output alone
+  Turned turned = Turned::kNot;
   bool in_place = false;  // results are written where the input is read
   Rounds rounds{};
 

@@ -82,17 +82,27 @@ inline int64_t most_gathered_steps(const Shape& shape) {
 // 0.61; of columns that become rows, 6790 x 321 of 45 float16 0.43, 0.17; 5 x 3960 of 148 bfloat16 0.35, 0.48).
 inline int64_t longest_turned_row(const Shape& shape) { return shape.lattice.along ? 512 : 256; }
 
+// Whether such rows are faster in the strided kernel all the same: results of which far more lie side by side than one
+// behind the other (36 of 14981 rows of 71 bfloat16 3.05, gathered 0.9; 7 of 174325 of 38 float32 2.26, 1.09; 2 of
+// 44330 of 9 1.12, 0.81; but 231 of 925 of 26 0.09, 1.16; 186 of 7460 of 83 float16 0.41, 0.94), or a few columns'
+// elements (of 4452 x 6358 columns of 2 float32 0.98, 0.52; 10837 x 9 of 5 1.05, 0.65; but 73 x 2603 of 9 0.52, 0.76).
+inline bool is_better_turned_in_columns(const LatticeShape& s) {
+  return s.turned == Turned::kToColumns ? s.steps > 1 && s.inner >= 200 * (s.units / s.inner) : s.steps <= 5;
+}
+
 // Whether tiles are not too few. Of rows in one piece, which strided kernels have few at a time of, fewer do (2441 x 10
 // of 27 float32, every other one, 0.66, 0.12; 14993 of 16 0.79, 0.27; 2533 of 88 float64 0.78, 0.61).
 inline bool are_enough_gathered(const Shape& shape, const Device& device, int64_t tiles) {
-  if (shape.held || shape.lattice.run < shape.lattice.steps) return are_enough_tiles(tiles, device);
+  if (shape.held) return are_enough_tiles(tiles, device);
   return shape.row_bytes() <= 128 ? 4 * tiles >= device.multiprocessors : tiles >= 2 * int64_t{device.multiprocessors};
 }
 
 // Asked before there is a plan, as most calls end here.
 inline bool is_better_gathered(const Shape& shape) {
   if (shape.held) return !shape.dense && shape.row_bytes() <= longest_gathered_row(shape);
-  if (shape.lattice.turned && !shape.backward) return shape.row_bytes() <= longest_turned_row(shape);
+  if (shape.lattice.turned != Turned::kNot && !shape.backward) {
+    return !is_better_turned_in_columns(shape.lattice) && shape.row_bytes() <= longest_turned_row(shape);
+  }
   return shape.lattice.along && shape.lattice.steps * shape.lattice.lanes_beside_runs() <= most_gathered_steps(shape);
 }
 
