@@ -195,3 +195,17 @@ def test_columns_that_come_round_are_relayed_in_packs(name, case):
         all_slots = (plan["parts"] + plan["adders"]) * plan["tiles"]
         wanted = (plan["parts"] + plan["adders"]) * (1 + reach if plan["beside"] == 1 else plan["beside"])
         assert plan["ahead"] >= min(wanted, all_slots)
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_rows_of_packs_that_many_blocks_hold_are_relayed_out_of_the_cache(name):
+    def kernel(sizes, dims, dtype, backward=False):
+        return plan_of(name, sizes, dims, dtype, backward)["kernel"]
+
+    assert kernel((71, 49, 32, 88), [0, 2, 3], F) == "strided_relay"
+    assert kernel((7, 7, 16, 7028), [0, 1, 3], F) == "strided_relay"
+    assert kernel((67, 40, 128, 33), [0, 2, 3], H) == "strided_relay"
+    assert kernel((3, 14, 8, 5474), [1, 3], D) == "strided"
+    assert kernel((2, 251, 115, 108), [1, 3], F) == "strided"  # by two blocks
+    assert kernel((71, 49, 32, 8), [0, 2, 3], F) != "strided_relay"  # small
+    assert kernel((71, 49, 64, 352), [0, 2, 3], F) != "strided_relay"  # more than the cache holds

@@ -258,9 +258,10 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     const StridedPlan* const strided = plan.kernel == Kernel::kStrided ? &plan.strided : nullptr;
     // Packs of columns that come round are the faster ones (gradients of 5987 x 17 x 2 x 126 float16 over all dims but
     // the third 0.53, in runs 0.42; 73 x 185 x 4 x 68 bfloat16 0.62, 0.47; gradients of 76 x 565 x 4 x 117 float32
-    // 0.57, 0.49).
-    const bool in_rounds = plan.kernel == Kernel::kStridedRelay && plan.strided_relay.interleaved;
-    if (plan.kernel != Kernel::kColumnTile && (wanted != nullptr || !in_rounds) && open(Kernel::kRuns) &&
+    // 0.57, 0.49), and what is relayed out of the cache (71 x 49 x 32 x 88 float32 0.87, 0.84).
+    const bool relayed = plan.kernel == Kernel::kStridedRelay;
+    const bool stays = relayed && (plan.strided_relay.interleaved || is_held_by_many(shape, device, plan.strided));
+    if (plan.kernel != Kernel::kColumnTile && (wanted != nullptr || !stays) && open(Kernel::kRuns) &&
         plan_runs(shape, device, plan.runs) &&
         (wanted != nullptr || is_better_in_runs(shape, device, plan.runs, held, strided))) {
       plan.kernel = Kernel::kRuns;
