@@ -113,6 +113,17 @@ def test_results_may_lie_the_other_way_than_their_input():
     assert not turned(meta(1, 9).t(), [0])
 
 
+def test_lanes_go_along_results_that_lie_the_other_way():
+    def along(x, dims, pack=4):
+        return found(x, dims, meta(*x.shape), pack, aligned=True).along
+
+    assert not along(meta(6, 20, 9).permute(1, 2, 0), [1])
+    assert not along(meta(6, 2000, 900).permute(1, 2, 0), [1])
+    for pack, columns in ((2, 192), (4, 160), (8, 160)):
+        assert along(meta(columns, 2000, 9).permute(1, 2, 0), [2], pack)
+        assert not along(meta(columns - 1, 2000, 9).permute(1, 2, 0), [2], pack)
+
+
 @pytest.mark.parametrize("dims", [[0, 2, 4], [1, 3, 5]])
 def test_more_than_two_nested_loops_are_not_taken(dims):
     assert lattice(meta(3, 3, 3, 3, 3, 3), dims)[1:3] == (0, 0)

@@ -40,12 +40,10 @@ GATHERED = [
     ((8, 800_000, 5), [0, 2], B, True, None), ((8, 176_470, 17), [0, 2], F, False, None),
     ((16, 88_235, 17), [0, 2], F, False, None), ((2, 187_500, 64), [0, 2], F, False, None),
     ((8, 61_224, 49), [0, 2], B, False, None), ((5, 438, 11_864, 2), [0, 3], H, False, None),
-    # Rows that become columns, columns that become rows; few tiles of rows in one piece.
-    ((7934, 12, 6), [1], F, False, (12, 1, 95_208)), ((53, 27, 522), [1], F, False, (27, 1, 1431)),
-    ((137, 108, 6280), [1], B, False, (108, 1, 14_796)), ((6790, 321, 45), [2], H, False, (321, 1, 2_179_590)),
+    # Columns that become rows; few tiles of rows in one piece.
+    ((6790, 321, 45), [2], H, False, (321, 1, 2_179_590)),
     ((2441, 10, 27), [2], F, False, (540, 54, 2)), ((14_993, 16, 1), [1], F, False, (48, 3, 1)),
     ((2533, 88, 1), [1], D, False, (176, 2, 1)),
-    ((231, 26, 925), [1], F, False, (26, 1, 6006)), ((186, 83, 7460), [1], H, False, (83, 1, 15_438)),
     ((73, 2603, 9), [2], F, False, (2603, 1, 190_019)),
     # Few tiles of rows in pieces, of which a warp would hold little.
     ((1314, 4, 9, 17), [1, 3], F, False, None), ((191, 2, 157, 7), [1, 3], F, False, None),
@@ -62,8 +60,13 @@ OTHERS = [
     ((1820, 452, 6), [1], F, False, (452, 1, 822_640), "strided"),
     ((113, 169, 799), [1], D, False, (169, 1, 19_097), "strided"),
     ((3960, 5, 148), [2], B, False, (5, 1, 19_800), "strided"),
-    ((36, 71, 14_981), [1], B, False, (71, 1, 2556), "strided"),
-    ((7, 38, 174_325), [1], F, False, (38, 1, 266), "strided"),
+    # Rows that become columns.
+    ((36, 71, 14_981), [1], B, False, (71, 1, 2556), "strided"), ((7, 38, 174_325), [1], F, False, (38, 1, 266), "strided"),
+    ((7934, 12, 6), [1], F, False, (12, 1, 95_208), "strided"), ((53, 27, 522), [1], F, False, (27, 1, 1431), "strided"),
+    ((1182, 339, 189), [1], F, False, (339, 1, 400_698), "strided"),
+    ((89, 224, 3680), [1], H, False, (224, 1, 19_936), "strided"),
+    # Columns that become long rows, or ones of few elements.
+    ((99, 553, 634), [2], F, False, (553, 1, 54_747), "strided"), ((2651, 46, 658), [2], H, False, (46, 1, 121_946), "strided"),
     ((10_837, 9, 5), [2], F, False, (9, 1, 97_533), "strided"),
     ((4452, 6358, 2), [2], F, False, (6358, 1, 28_305_816), "strided"),
     # So few tiles that more threads had better share a row.

@@ -197,6 +197,14 @@ def test_columns_that_come_round_are_relayed_in_packs(name, case):
         assert plan["ahead"] >= min(wanted, all_slots)
 
 
+def test_few_blocks_are_folded_where_that_is_asked_for(asking):
+    asking("strided_relay")
+    for sizes in ((1200, 7, 3, 27), (800, 31, 42), (700, 3, 2, 301)):
+        for dtype in (B, F, H):
+            assert plan_of("H100", sizes, [0, 2], dtype)["skewed"], (sizes, dtype)
+    assert not plan_of("H100", (1200, 7, 3, 27), [0, 2], D)["skewed"]
+
+
 @pytest.mark.parametrize("name", ["H100", "H200"])
 def test_rows_of_packs_that_many_blocks_hold_are_relayed_out_of_the_cache(name):
     def kernel(sizes, dims, dtype, backward=False):

@@ -213,7 +213,7 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case.
   const bool whole = best == Kernel::kStrided && plan.strided.whole;
   if (!wanted && best != Kernel::kTwoPass && (whole || small)) return best;
-  if (open(Kernel::kStridedRelay) && plan_strided_relay(s, shape.backward, device, plan.strided_relay)) {
+  if (open(Kernel::kStridedRelay) && plan_strided_relay(s, shape.backward, device, wanted, plan.strided_relay)) {
     consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));
   }
   // The search for a slab takes a small call longer than all others.

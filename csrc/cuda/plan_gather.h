@@ -76,19 +76,10 @@ inline int64_t most_gathered_steps(const Shape& shape) {
   return shape.backward ? 340 : 540;
 }
 
-// Up to how many bytes rows are better gathered whose results lie the other way than they do (on an H100, of a copy's
-// speed, in the strided kernel or by the two-pass one: 7934 x 6 rows of 12 float32 0.65, 0.28; 594 x 1184 of 74 0.91,
-// 0.35; 137 x 6280 of 108 bfloat16 0.95, 0.44; but 1820 x 6 of 452 float32 0.08, 0.54; 113 x 799 of 169 float64 0.17,
-// 0.61; of columns that become rows, 6790 x 321 of 45 float16 0.43, 0.17; 5 x 3960 of 148 bfloat16 0.35, 0.48).
-inline int64_t longest_turned_row(const Shape& shape) { return shape.lattice.along ? 512 : 256; }
-
-// Whether such rows are faster in the strided kernel all the same: results of which far more lie side by side than one
-// behind the other (36 of 14981 rows of 71 bfloat16 3.05, gathered 0.9; 7 of 174325 of 38 float32 2.26, 1.09; 2 of
-// 44330 of 9 1.12, 0.81; but 231 of 925 of 26 0.09, 1.16; 186 of 7460 of 83 float16 0.41, 0.94), or a few columns'
-// elements (of 4452 x 6358 columns of 2 float32 0.98, 0.52; 10837 x 9 of 5 1.05, 0.65; but 73 x 2603 of 9 0.52, 0.76).
-inline bool is_better_turned_in_columns(const LatticeShape& s) {
-  return s.turned == Turned::kToColumns ? s.steps > 1 && s.inner >= 200 * (s.units / s.inner) : s.steps <= 5;
-}
+// Whether columns that become rows are: not the longer ones, nor those of few elements (on an H100, of a copy's speed,
+// in the strided kernel: 73 x 2603 columns of 9 float32 0.76, 0.52; 19278 x 49 of 48 0.40, 0.23; 114 x 4125 of 76
+// float16 0.32, 0.17; but 4452 x 6358 of 2 float32 0.52, 0.98; 10837 x 9 of 5 0.65, 1.05; 255 of 82 0.28, 0.31).
+inline bool are_columns_better_gathered(const Shape& shape) { return shape.length > 5 && shape.row_bytes() <= 256; }
 
 // Whether tiles are not too few. Of rows in one piece, which strided kernels have few at a time of, fewer do (2441 x 10
 // of 27 float32, every other one, 0.66, 0.12; 14993 of 16 0.79, 0.27; 2533 of 88 float64 0.78, 0.61).
@@ -100,9 +91,9 @@ inline bool are_enough_gathered(const Shape& shape, const Device& device, int64_
 // Asked before there is a plan, as most calls end here.
 inline bool is_better_gathered(const Shape& shape) {
   if (shape.held) return !shape.dense && shape.row_bytes() <= longest_gathered_row(shape);
-  if (shape.lattice.turned != Turned::kNot && !shape.backward) {
-    return !is_better_turned_in_columns(shape.lattice) && shape.row_bytes() <= longest_turned_row(shape);
-  }
+  const Turned turned = shape.lattice.turned;
+  if (turned == Turned::kToColumns) return false;
+  if (turned == Turned::kToRows && !shape.backward) return are_columns_better_gathered(shape);
   return shape.lattice.along && shape.lattice.steps * shape.lattice.lanes_beside_runs() <= most_gathered_steps(shape);
 }
 

@@ -184,7 +184,9 @@ inline bool interleaved_relay_of(const LatticeShape& s, bool backward, const Dev
   return plan.interleaved;
 }
 
-inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
+// wanted: in whichever way, by however few blocks.
+inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Device& device, bool wanted,
+                               StridedRelayPlan& plan) {
   if (s.units == 0 || s.steps == 0) return false;
   if (interleaved_relay_of(s, backward, device, plan)) return true;
   if (s.steps > INT32_MAX / 2) return false;
@@ -205,7 +207,7 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
     // one by one 0.65).
     const auto relays = [&](int side) {
       return skewed_relay_of(columns, backward, side, span, device, plan) &&
-             (!folded || int64_t{plan.parts} * plan.tiles >= 2 * device.multiprocessors);
+             (!folded || wanted || int64_t{plan.parts} * plan.tiles >= 2 * device.multiprocessors);
     };
     if (relays(lanes) || (lanes > 16 && relays(16))) return true;
     plan.skewed = false;
