@@ -61,12 +61,15 @@ OTHERS = [
     ((113, 169, 799), [1], D, False, (169, 1, 19_097), "strided"),
     ((3960, 5, 148), [2], B, False, (5, 1, 19_800), "strided"),
     # Rows that become columns.
-    ((36, 71, 14_981), [1], B, False, (71, 1, 2556), "strided"), ((7, 38, 174_325), [1], F, False, (38, 1, 266), "strided"),
-    ((7934, 12, 6), [1], F, False, (12, 1, 95_208), "strided"), ((53, 27, 522), [1], F, False, (27, 1, 1431), "strided"),
+    ((36, 71, 14_981), [1], B, False, (71, 1, 2556), "strided"),
+    ((7, 38, 174_325), [1], F, False, (38, 1, 266), "strided"),
+    ((7934, 12, 6), [1], F, False, (12, 1, 95_208), "strided"),
+    ((53, 27, 522), [1], F, False, (27, 1, 1431), "strided"),
     ((1182, 339, 189), [1], F, False, (339, 1, 400_698), "strided"),
     ((89, 224, 3680), [1], H, False, (224, 1, 19_936), "strided"),
     # Columns that become long rows, or ones of few elements.
-    ((99, 553, 634), [2], F, False, (553, 1, 54_747), "strided"), ((2651, 46, 658), [2], H, False, (46, 1, 121_946), "strided"),
+    ((99, 553, 634), [2], F, False, (553, 1, 54_747), "strided"),
+    ((2651, 46, 658), [2], H, False, (46, 1, 121_946), "strided"),
     ((10_837, 9, 5), [2], F, False, (9, 1, 97_533), "strided"),
     ((4452, 6358, 2), [2], F, False, (6358, 1, 28_305_816), "strided"),
     # So few tiles that more threads had better share a row.
