@@ -323,11 +323,10 @@ PYBIND11_MODULE(_C, m) {
       "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
       "beside: columns side by side in memory, whether nothing lies between all of them; run: elements of each run of "
-      "neighbours that a row has several of; turned: steps lie closer together than units in the input (1) or the "
-      "output (2) "
-      "alone; in_place: results are written where the input is read; rounds: columns that come round in a dense run, "
-      "how "
-      "often, runs of the same columns, how many of them are one row's, elements from one of those to the next.");
+      "neighbours that a row has several of; turned: 1 where steps lie closer together than units in the input alone, "
+      "2 where they do in the output alone; in_place: results are written where the input is read; rounds: columns "
+      "that come round in a dense run, how often, runs of the same columns, how many of them are one row's, elements "
+      "from one of those to the next.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
         "'column_tile', 'slab', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan "

@@ -15,9 +15,9 @@ struct Interleaving {
 
   int64_t run;  // elements
   Turns turns;  // of its columns
-  Turns rows;   // that these are
-  Turns folds;  // of columns that are some rows'
-  Turns apart;  // from one of a row's to the next
+  Turns rows;   // of a tile: as many as columns, or fewer, which have several each
+  Turns folds;  // of columns, after which others are other rows'
+  Turns apart;  // columns from one of a row's to the next
   int units;    // threads of a block that have packs: whole turns
   int packs;    // of a thread, at the most
   int parts;    // of a run

@@ -41,7 +41,8 @@ struct Skewing {
   int part;           // steps of a block
   Turns turns;        // of columns that are added up
   Divider by_stride;  // of a thread from step to step
-  // Columns of which some are a row's: rows, those that are some rows' columns, and from one of a row's to the next.
+  // Rows, which may have several of the columns each; columns after which others are other rows'; columns from one of a
+  // row's to the next.
   int64_t rows;
   Turns folds, apart;
 };
