@@ -26,6 +26,12 @@ inline Offsets extent_of(const Geometry& g) {
 template <typename T, bool kHeld>
 struct SkewedTile;
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kSumsAtOnce = 2;  // more spill on a T4
+#else
+constexpr int kSumsAtOnce = 4;
+#endif
+
 // Tiles of `width` columns, whole sectors or packs in the result. Where those begin, in steps that begin elsewhere than
 // the tile's first column, they have columns at the end of the tile before, which are divided here.
 struct Skewing {
@@ -110,7 +116,7 @@ struct SkewedTile {
   __device__ __forceinline__ Sum await_columns(const double2* totals, int at, int from, int every) const {
     const int k = static_cast<int>(column + at), step = s.apart.columns;
     const int first = s.folds.turn_of(k) * s.folds.columns + s.apart.column_of(k) - static_cast<int>(column);
-    return await_all<4>(totals + first, from * step, s.folds.columns, every * step);
+    return await_all<kSumsAtOnce>(totals + first, from * step, s.folds.columns, every * step);
   }
 
   __device__ __forceinline__ int width() const { return s.width; }
