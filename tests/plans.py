@@ -84,11 +84,15 @@ def make_plan(
     )
 
 
+def shape_of(sizes, dims, dtype, strides=None) -> dict:
+    """What a contiguous tensor, or a strided one with a contiguous result, is to the plan over dims."""
+    contiguous = list(torch.empty(sizes, device="meta").stride())
+    return _C.shape(list(sizes), list(strides or contiguous), contiguous, dims, 16 // dtype.itemsize, True, True)
+
+
 def plan_of(name, sizes, dims, dtype, backward=False, strides=None) -> dict:
     """The plan of a contiguous tensor, or of a strided one with a contiguous result, over dims."""
-    contiguous = list(torch.empty(sizes, device="meta").stride())
-    pack = 16 // dtype.itemsize
-    shape = _C.shape(list(sizes), list(strides or contiguous), contiguous, dims, pack, True, True)
+    shape = shape_of(sizes, dims, dtype, strides)
     names = ("rows", "length", "held", "dense", "lattice", "beside", "run", "turned", "rounds")
     numbers = {key: shape[key] for key in names}
     return _C.plan(dtype=NUMBER[dtype], aligned=strides is None, backward=backward, **numbers, **GPUS[name])

@@ -78,7 +78,7 @@ MEASURED = [
     ((2, 2, 2048), F, True, "strided"),
 ]  # fmt: skip
 
-# The same over other dims.
+# Over other dims than 0 and 2, behind the sizes.
 MEASURED_OVER = [
     ((281, 5, 52, 121), [1, 3], F, False, "runs"), ((9695, 12, 8, 47), [1, 3], F, False, "runs"),
     ((145, 55, 65, 105), [1, 3], F, False, "strided"), ((38, 50, 119, 49), [0, 3], F, False, "strided"),
@@ -90,14 +90,7 @@ MEASURED_OVER = [
 
 
 @pytest.mark.parametrize("name", ["H100", "H200"])
-@pytest.mark.parametrize("case", MEASURED, ids=str)
+@pytest.mark.parametrize("case", [(sizes, [0, 2], *rest) for sizes, *rest in MEASURED] + MEASURED_OVER, ids=str)
 def test_runs_are_taken_in_pieces_where_that_is_faster(name, case):
-    sizes, dtype, backward, kernel = case
-    assert plan_of(name, sizes, [0, 2], dtype, backward)["kernel"] == kernel
-
-
-@pytest.mark.parametrize("name", ["H100", "H200"])
-@pytest.mark.parametrize("case", MEASURED_OVER, ids=str)
-def test_runs_over_other_dims(name, case):
     *arguments, kernel = case
     assert plan_of(name, *arguments)["kernel"] == kernel

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from plans import GPUS, KINDS, ceil_div, packs_of_a_relay, plan_lattice, plan_of, turns
+from plans import GPUS, KINDS, ceil_div, packs_of_a_relay, plan_lattice, plan_of, shape_of, turns
 from samples import DTYPES
-
-from l1norm import _C
 
 B, D, F, H = torch.bfloat16, torch.float64, torch.float32, torch.float16
 
@@ -188,9 +186,7 @@ def test_columns_that_come_round_are_relayed_in_packs(name, case):
     assert found == ({way} if way else set())
     if way == "skewed":
         # Sums of a row may be several tiles', which blocks of lower numbers have summed.
-        _, _, _, fold, apart = _C.shape(
-            list(sizes), *[list(torch.empty(sizes, device="meta").stride())] * 2, dims, 16 // dtype.itemsize
-        )["rounds"]
+        _, _, _, fold, apart = shape_of(sizes, dims, dtype)["rounds"]
         reach = ceil_div(fold * apart, plan["width"])
         all_slots = (plan["parts"] + plan["adders"]) * plan["tiles"]
         wanted = (plan["parts"] + plan["adders"]) * (1 + reach if plan["beside"] == 1 else plan["beside"])

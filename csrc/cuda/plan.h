@@ -254,8 +254,8 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kRelay;
   } else {
     plan.kernel = across ? plan_across(shape, device, wanted != nullptr, open, plan) : Kernel::kTwoPass;
-    const bool held = plan.kernel == Kernel::kStrided || plan.kernel == Kernel::kSlab;
     const StridedPlan* const strided = plan.kernel == Kernel::kStrided ? &plan.strided : nullptr;
+    const bool held = strided != nullptr || plan.kernel == Kernel::kSlab;
     // Packs of columns that come round are the faster ones (gradients of 5987 x 17 x 2 x 126 float16 over all dims but
     // the third 0.53, in runs 0.42; 73 x 185 x 4 x 68 bfloat16 0.62, 0.47; gradients of 76 x 565 x 4 x 117 float32
     // 0.57, 0.49), and what is relayed out of the cache (71 x 49 x 32 x 88 float32 0.87, 0.84).

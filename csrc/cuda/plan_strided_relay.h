@@ -192,15 +192,14 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
   if (s.steps > INT32_MAX / 2) return false;
   // 256 bytes side by side of a tile that the cache holds, else 512, which reads and writes of memory are faster with.
   // Elements one by one take 128.
-  const bool fits = s.steps * 256 <= device.l2_bytes / 5;
+  const auto fits = [&](const LatticeShape& shape) { return shape.steps * 256 <= device.l2_bytes / 5; };
   const bool folded = is_folded_in_steps(s);
   if (s.skewed || folded) {
     const LatticeShape columns = folded ? unfolded(s) : s;
-    const bool in_cache = columns.steps * 256 <= device.l2_bytes / 5;
     const int64_t pack = kPackBytes / s.element_size, most = columns.inner + sector_elements(s.element_size) - 1;
     const auto loaded = [&](int lanes) { return ceil_div(most, (lanes - 2) * pack) * lanes; };
     // Of the fewest lanes in all tiles.
-    int lanes = in_cache || backward ? 16 : 32;
+    int lanes = fits(columns) || backward ? 16 : 32;
     for (int fewer = lanes / 2; fewer >= 8; fewer /= 2) lanes = loaded(fewer) < loaded(lanes) ? fewer : lanes;
     const int64_t span = folded ? s.rounds.fold * s.rounds.apart : 0;
     // Few blocks wait for more sums than they have time for (10 x 261 x 11 x 55 bfloat16 over all but the third 0.28,
@@ -212,7 +211,7 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
     if (relays(lanes) || (lanes > 16 && relays(16))) return true;
     plan.skewed = false;
   }
-  const int beside = s.elements > 1 ? (s.element_size == 2 ? 64 : 32) : fits || backward ? 16 : 32;
+  const int beside = s.elements > 1 ? (s.element_size == 2 ? 64 : 32) : fits(s) || backward ? 16 : 32;
   const int most = !s.along ? beside : s.has_short_runs() ? s.lanes_beside_runs() : 1;
   for (int side = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})); side >= 1; side /= 2) {
     const int across = std::max(side * s.columns / 32, 1);
