@@ -16,19 +16,17 @@ struct Interleaving {
   int64_t run;  // elements
   Turns turns;  // of its columns
   Turns rows;   // of a tile: as many as columns, or fewer, which have several each
-  Turns folds;  // of columns, after which others are other rows'
-  Turns apart;  // columns from one of a row's to the next
-  int units;    // threads of a block that have packs: whole turns
-  int packs;    // of a thread, at the most
-  int parts;    // of a run
+  Folds folds;
+  int units;  // threads of a block that have packs: whole turns
+  int packs;  // of a thread, at the most
+  int parts;  // of a run
   Divider by_units, by_parts;
 
   Interleaving(const Rounds& rounds, int units_, int packs_, int parts_)
       : run(rounds.elements()),
         turns(static_cast<int>(rounds.period)),
         rows(static_cast<int>(rounds.columns())),
-        folds(static_cast<int>(rounds.fold * rounds.apart)),
-        apart(static_cast<int>(rounds.apart)),
+        folds(rounds),
         units(units_),
         packs(packs_),
         parts(parts_),
@@ -64,11 +62,7 @@ struct InterleavedTile {
 
   // Of one of the tile's rows.
   __device__ __forceinline__ int64_t denominator(int row) const {
-    const Walk& units = c.geometry.rows;
-    const int last = units.dims - 1;
-    if (s.apart.columns == 1) return offsets.denominator + row * units.stride[last].denominator;
-    return offsets.denominator + s.apart.turn_of(row) * units.stride[last - 1].denominator +
-           s.apart.column_of(row) * units.stride[last].denominator;
+    return offsets.denominator + s.folds.denominator(c.geometry.rows, s.folds.row(row));
   }
 
   __device__ __forceinline__ int width() const { return s.rows.columns; }
@@ -79,7 +73,7 @@ struct InterleavedTile {
   __device__ __forceinline__ int column_of(int slot) const {
     const int column = s.turns.column_of(slot + s.turns.columns * kPack - shift);
     if (s.rows.columns == s.turns.columns) return column;
-    return s.folds.turn_of(column) * s.apart.columns + s.apart.column_of(column);
+    return s.folds.number(s.folds.row_of_column(column));
   }
   static __device__ __forceinline__ bool owns(int) { return true; }
   // A row's columns are added up where they are summed.
@@ -118,9 +112,9 @@ struct InterleavedTile {
     // As many threads a row as there are.
     const int depth = s.rows.turn_of(static_cast<int>(blockDim.x)), thread = static_cast<int>(threadIdx.x);
     const int member = s.rows.turn_of(thread), row = s.rows.column_of(thread);
-    const int first = s.apart.turn_of(row) * s.folds.columns + s.apart.column_of(row);
+    const int first = s.folds.first_column(s.folds.row(row)), step = s.folds.apart.columns;
     Sum sum;
-    for (int at = member * s.apart.columns; member < depth && at < s.folds.columns; at += depth * s.apart.columns) {
+    for (int at = member * step; member < depth && at < s.folds.columns.columns; at += depth * step) {
       const double2 part = mine[first + at];
       sum = sum + Sum{part.x, part.y};
     }

@@ -47,10 +47,8 @@ struct Skewing {
   int part;           // steps of a block
   Turns turns;        // of columns that are added up
   Divider by_stride;  // of a thread from step to step
-  // Rows, which may have several of the columns each; columns after which others are other rows'; columns from one of a
-  // row's to the next.
-  int64_t rows;
-  Turns folds, apart;
+  int64_t rows;       // fewer than columns where they have several each
+  Folds folds;
 };
 
 // Tiles whose blocks have no others' sums: they add up those columns of the tile before as well, for which lanes have a
@@ -97,26 +95,22 @@ struct SkewedTile {
     const int64_t to = column + at;
     if (to < 0 || to >= s.inner) return -1;
     const Walk& units = c.geometry.rows;
-    const int last = units.dims - 1;
-    if (!is_folded()) return offsets.denominator + to * units.stride[last].denominator;
-    const int k = static_cast<int>(to), fold = s.folds.turn_of(k);
-    if (s.apart.columns == 1) return offsets.denominator + fold * units.stride[last].denominator;
-    return offsets.denominator + fold * units.stride[last - 1].denominator +
-           s.apart.column_of(k) * units.stride[last].denominator;
+    if (!is_folded()) return offsets.denominator + to * units.stride[units.dims - 1].denominator;
+    return offsets.denominator + s.folds.denominator(units, s.folds.row_of_column(static_cast<int>(to)));
   }
 
   // Whether a row has several columns, whose sums are added where they are divided.
   __device__ __forceinline__ bool is_folded() const { return s.rows != s.inner; }
   // Whether a column of the tile is its row's first one.
   __device__ __forceinline__ bool leads(int at) const {
-    return at >= 0 && at < s.width && s.folds.column_of(static_cast<int>(column + at)) < s.apart.columns;
+    return at >= 0 && at < s.width && s.folds.is_first_column(static_cast<int>(column + at));
   }
 
   // Adds sums of columns of the row that one column is of, as the tile counts them: every so many from one on.
   __device__ __forceinline__ Sum await_columns(const double2* totals, int at, int from, int every) const {
-    const int k = static_cast<int>(column + at), step = s.apart.columns;
-    const int first = s.folds.turn_of(k) * s.folds.columns + s.apart.column_of(k) - static_cast<int>(column);
-    return await_all<kSumsAtOnce>(totals + first, from * step, s.folds.columns, every * step);
+    const int k = static_cast<int>(column + at), step = s.folds.apart.columns;
+    const int first = s.folds.first_column(s.folds.row_of_column(k)) - static_cast<int>(column);
+    return await_all<kSumsAtOnce>(totals + first, from * step, s.folds.columns.columns, every * step);
   }
 
   __device__ __forceinline__ int width() const { return s.width; }

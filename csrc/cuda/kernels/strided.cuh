@@ -224,8 +224,8 @@ cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedPl
   const auto tiles = static_cast<unsigned>(skewed_tiles(lattice.inner, kPack, plan.width));
   const HeldSkewing s{{lattice.inner, tiles, Divider(tiles), extent_of(c.geometry), plan.lanes, plan.warps, plan.width,
                        static_cast<int>(ceil_div(c.geometry.row.count, plan.cluster)), Turns(sums),
-                       Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes))), lattice.inner, Turns(1),
-                       Turns(1)}};
+                       Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes))), lattice.inner,
+                       Folds({lattice.inner})}};
   constexpr int kMost = skewed_packs(kBackward, sizeof(T), false), kFewer = skewed_packs(kBackward, sizeof(T), true);
   const int slots = plan.warps * plan.lanes * kPack;
   if constexpr (has_fewer_packs(kBackward, sizeof(T))) {

@@ -251,19 +251,12 @@ cudaError_t launch_skewed(const Call& call, const Lattice& lattice, const Stride
   }
   const int64_t outer = c.geometry.rows.count / rounds.columns();
   const unsigned across = static_cast<unsigned>(plan.tiles / outer);
-  const Skewing s{rounds.period,
-                  across,
-                  Divider(across),
-                  extent,
-                  plan.lanes,
-                  plan.warps,
-                  plan.width,
-                  static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
-                  Turns(plan.width),
-                  Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes))),
-                  rounds.columns(),
-                  Turns(static_cast<int>(rounds.fold * rounds.apart)),
-                  Turns(static_cast<int>(rounds.apart))};
+  const Skewing s{rounds.period,     across,
+                  Divider(across),   extent,
+                  plan.lanes,        plan.warps,
+                  plan.width,        static_cast<int>(ceil_div(c.geometry.row.count, plan.parts)),
+                  Turns(plan.width), Divider(static_cast<uint32_t>(plan.warps * (32 / plan.lanes))),
+                  rounds.columns(),  Folds(rounds)};
   return launch_loose<T, kBackward>(c, s, plan, plan.warps * plan.lanes * static_cast<int>(kPackBytes / sizeof(T)),
                                     plan.width + kSectorElements<T>, scratch, stream);
 }
