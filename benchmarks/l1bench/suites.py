@@ -177,6 +177,9 @@ def _dtypes() -> Iterable[Case]:
             yield Case("dtypes", (elements // length, length), dtype=dtype)
         for shape in _FEW:
             yield Case("dtypes", shape, dtype=dtype)
+        # Columns, of few steps and of many.
+        for steps in (6, 16, 32, 64, 1024, 16384) if dtype != "float64" else (1024,):
+            yield Case("dtypes", (elements // (4 * 1024 * steps), steps, 1024), dtype=dtype)
 
 
 # Every dim, stride and direction: base, dims, layout and the runs it is in; twins differ in the layout alone.
