@@ -38,6 +38,7 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
         side_by_side = 1 if along else 32 // unit_bytes  # 32 bytes, where a column is long
         most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["widest_cluster"]
         whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 3, 4, 8) if backward else (2, 3, 4, 8, 16)
+        sharing = size == 2 and kind == "columns"
         for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
             for inner in (1, 3, 4, 12, 17, 600):
                 for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
@@ -63,7 +64,19 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     assert plan["threads"] == warps * across * 32 * tiles
                     assert 1 <= plan["blocks"] < 1 << 31
                     assert plan["blocks"] == ceil_div(ceil_div(units, width), tiles) * cluster
-                    assert plan["whole"] == (not along and steps <= (8 if backward else 16))
+                    if sharing and plan["whole"] and steps > 4:
+                        sharers = 32 // lanes
+                        assert sharers in (1, 2, 4, 8), case
+                        assert packs in ((5, 6, 7, 8) if backward else (6, 8, 10, 12)), case
+                        assert steps <= sharers * packs <= max(2 * steps, 8), case
+                        assert (across, width, warps, cluster, plan["shared_packs"]) == (1, lanes, 1, 1, 0), case
+                        enough = plan["blocks"] >= GPUS[name]["multiprocessors"]
+                        assert backward or steps <= 16 or enough, case
+                        # No more lanes than hold them, unless blocks of fewer are too few.
+                        fewer = ceil_div(ceil_div(units, 2 * lanes), 4) < GPUS[name]["multiprocessors"]
+                        assert sharers == 1 or fewer or steps > sharers // 2 * (8 if backward else 12), case
+                        continue
+                    assert plan["whole"] == (not along and steps <= (4 if sharing else 8 if backward else 16)), case
                     if plan["whole"]:
                         assert packs in whole_columns, case
                         assert packs >= steps, case

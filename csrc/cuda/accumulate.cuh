@@ -166,6 +166,13 @@ class Tally {
     most_ = static_cast<uint32_t>(__double2hiint(total_.hi));
   }
 
+  // As more of set()'s term, other(total) being that of another thread. least: of both threads' elements.
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other& other) {
+    total_.hi += other(total_.hi);
+    most_ = static_cast<uint32_t>(__double2hiint(total_.hi));
+  }
+
   __device__ __forceinline__ bool is_exact(const Least<T>& least) const { return most_ < How::exact_below(least); }
   __device__ __forceinline__ Sum sum() const { return How::unscaled(total_); }
 
@@ -230,26 +237,44 @@ class Largest {
     largest_ = __hmax2_nan(largest_, __habs2(pair));
   }
 
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other& other) {
+    uint32_t bits;
+    memcpy(&bits, &largest_, sizeof bits);
+    note(other(bits));
+  }
+
+  __device__ __forceinline__ bool is_finite() const { return top() - top() == 0.0f; }
   // Infinity or NaN where there is one.
   __device__ __forceinline__ Sum unless_special(const Sum& finite) const {
-    __half ends[2];
-    memcpy(ends, &largest_, sizeof ends);
-    const float top = widen(__hmax_nan(ends[0], ends[1]));
-    return top - top == 0.0f ? finite : Sum{static_cast<double>(top), 0.0};
+    return is_finite() ? finite : Sum{static_cast<double>(top()), 0.0};
   }
 
  private:
+  __device__ __forceinline__ float top() const {
+    __half ends[2];
+    memcpy(ends, &largest_, sizeof ends);
+    return widen(__hmax_nan(ends[0], ends[1]));
+  }
+
   __half2 largest_{};
 };
 
 // No finite bfloat16 reaches what an infinity reads as.
 struct NoLargest {
   __device__ __forceinline__ void note(uint32_t) {}
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other&) {}
+  __device__ __forceinline__ bool is_finite() const { return true; }
   __device__ __forceinline__ Sum unless_special(const Sum& sum) const { return sum; }
 };
 
-// Sums halves as Tally does. Total: a Sum, or a double, which may lose bits.
-template <typename T, typename Total>
+template <typename T>
+using Specials = std::conditional_t<std::is_same_v<T, __half>, Largest, NoLargest>;
+
+// Sums halves as Tally does. Total: a Sum, or a double, which may lose bits. Special: NoLargest where what it is given
+// is noted elsewhere.
+template <typename T, typename Total, typename Special = Specials<T>>
 class HalfTally {
  public:
   using Careful = HalfTally;
@@ -269,6 +294,12 @@ class HalfTally {
     add<kPacks>(packs);
   }
 
+  // other(total): that of another thread, whose elements are noted elsewhere.
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other& other) {
+    total_ += other(total_);
+  }
+
   __device__ __forceinline__ bool is_exact(const Least<T>&) const { return true; }
   __device__ __forceinline__ Sum sum() const { return special_.unless_special(finite_sum()); }
 
@@ -280,7 +311,7 @@ class HalfTally {
 
  private:
   Total total_{};
-  std::conditional_t<std::is_same_v<T, __half>, Largest, NoLargest> special_;
+  Special special_;
 
   template <int kPacks, int N>
   __device__ __forceinline__ double magnitudes(const Pack<T, N>* packs) {

@@ -1,4 +1,4 @@
-// Whole columns, a thread each: from their read to the write of their results they share nothing.
+// Whole columns, in the registers of a thread each or of a few lanes of a warp, which share no more than their sums.
 #pragma once
 
 #include "gradient.cuh"
@@ -29,8 +29,9 @@ __device__ __forceinline__ double settled(double x) {
   return x;
 }
 
-// kUnits units of kColumns columns each, of up to kSteps elements.
-template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
+// kUnits units of kColumns columns each, of up to kSteps elements. kShared: lanes have as many each of one unit, by
+// turns.
+template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits, bool kShared>
 struct WholeColumns {
   using UnitPack = Pack<T, kColumns>;
   // What is worked on at a time: one column, or a pair of halves.
@@ -44,6 +45,9 @@ struct WholeColumns {
   static constexpr bool kMakesDivisors = kBackward && sizeof(T) == 4 && kColumns > 1;
   // What is not proven needs its column's sum again: short columns are kept for that, else their sums take less.
   static constexpr bool kKeepsSums = kSteps > (sizeof(T) == 2 ? 4 : 2);
+  static_assert(!kShared || (kUnits == 1 && kKeepsSums && !kMakesDivisors && sizeof(T) == 2));
+  // Infinities and NaN are noted of a unit's columns together.
+  using ColumnTally = std::conditional_t<std::is_same_v<T, __half>, HalfTally<__half, double, NoLargest>, Tally<T>>;
 
   const Call& c;
   const Tiling& t;
@@ -61,9 +65,15 @@ struct WholeColumns {
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) o[j] = offsets(j);
   }
+  // The thread's first step.
+  __device__ __forceinline__ int first_step() const {
+    return kShared ? static_cast<int>(threadIdx.x % 32) >> t.lane_bits : 0;
+  }
+  __device__ __forceinline__ int sharers() const { return kShared ? t.step_lanes() : 1; }
   __device__ __forceinline__ Way way(int j) const {
     const Walk& steps = c.geometry.row;
-    return Way(t, steps, 0, exists(j) ? static_cast<int>(steps.count) : 0, 1, steps.dims > 1 ? 0 : 1);
+    const int first = first_step(), end = exists(j) ? static_cast<int>(steps.count) : first;
+    return Way(t, steps, first, end - first, sharers(), kShared ? t.outer_step : steps.dims > 1 ? 0 : 1);
   }
 
   __device__ __forceinline__ void load(int j, const Offsets& o) {
@@ -91,16 +101,28 @@ struct WholeColumns {
       Quotient<T> quotients[kFews][kFew];
       Least<T> least;
       note_each<kSteps>(least, x[j]);
-      bool plain = true;
+      Specials<T> specials = specials_of(j);
+      ColumnTally shared[kShared ? kColumns : 1];
+      if constexpr (kShared) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) shared[k] = tally(j, k);
+        each_other([&](const auto& other) {
+          least.join(other);
+          specials.join(other);
+#pragma unroll
+          for (int k = 0; k < kColumns; ++k) shared[k].join(other);
+        });
+      }
+      bool plain = specials.is_finite();
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
-        const auto tallied = tally(j, k);
+        const ColumnTally tallied = kShared ? shared[kShared ? k : 0] : tally(j, k);
         const Sum total = tallied.sum();
         if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
         Quotient<T>& quotient = quotients[k / kFew][k % kFew];
         quotient = Quotient<T>(total, c.count, c.eps, Plain{});
         plain &= tallied.is_exact(least) & quotient.settle_for(least);
-        if (c.denominator != nullptr && exists(j)) {
+        if (c.denominator != nullptr && exists(j) && is_mine(k)) {
           const int64_t at = sizeof(T) == 2 ? offsets_anew(j).denominator : o[j].denominator;
           write_denominator<T>(c, at + k * t.denominator_step, total);
         }
@@ -109,7 +131,7 @@ struct WholeColumns {
         normalize_carefully(j);
         continue;
       }
-      const int64_t output = sizeof(T) == 2 && kUnits > 1 ? offsets_anew(j).output : o[j].output;
+      const int64_t output = sizeof(T) == 2 && (kUnits > 1 || kShared) ? offsets_anew(j).output : o[j].output;
       visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
                                       [&](int u, T* to, bool there) {
                                         const UnitPack y = divide(j, u, quotients, least, unproven);
@@ -121,8 +143,9 @@ struct WholeColumns {
     for (; unproven != 0; unproven &= unproven - 1) {
       const int bit = __ffsll(static_cast<long long>(unproven)) - 1;
       const int group = bit % kGroups, u = bit / kGroups % kSteps, j = bit / kGroups / kSteps;
-      if (!exists(j) || u >= static_cast<int>(c.geometry.row.count)) continue;
-      T* const to = static_cast<T*>(c.output) + offsets(j).output + c.geometry.row.at_small(u).output;
+      const int step = first_step() + u * sharers();
+      if (!exists(j) || step >= static_cast<int>(c.geometry.row.count)) continue;
+      T* const to = static_cast<T*>(c.output) + offsets(j).output + c.geometry.row.at_small(step).output;
 #pragma unroll 1
       for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
 #pragma unroll
@@ -152,6 +175,15 @@ struct WholeColumns {
     for (int j = 0; j < kUnits; ++j) {
       Slope<T> all[kMakesDivisors ? kColumns : 1];
       if constexpr (kMakesDivisors) find_slopes(j, o[j].denominator, all);
+      double shared[kShared ? kColumns : 1];
+      if constexpr (kShared) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) shared[k] = dot(j, k, 1.0).hi;
+        each_other([&](const auto& other) {
+#pragma unroll
+          for (int k = 0; k < kColumns; ++k) shared[k] += other(shared[k]);
+        });
+      }
 #pragma unroll
       for (int f = 0; f < kFews; ++f) {
         Slope<T> slopes[kFew];
@@ -164,7 +196,8 @@ struct WholeColumns {
           } else {
             const double by = sizeof(T) == 8 ? dot_scale<Wide<T>>(m[j][column], c.count) : 1.0;
             const GradientScale scale = RowDivisor<T>{m[j][column], h[j][column]}.scale(c);
-            slopes[k] = Slope<T>(make_gradient<Wide<T>>(dot(j, column, by), scale));
+            const Sum total = kShared ? Sum{shared[kShared ? column : 0], 0.0} : dot(j, column, by);
+            slopes[k] = Slope<T>(make_gradient<Wide<T>>(total, scale));
           }
           at[k] = &slopes[k];
         }
@@ -181,6 +214,22 @@ struct WholeColumns {
   }
 
  private:
+  // Calls join(other) for each turn in which sums of a column become one, other(v) being what another lane has.
+  template <typename Join>
+  __device__ __forceinline__ void each_other(const Join& join, unsigned lanes = 0xffffffffu) const {
+#pragma unroll 1
+    for (int bit = t.lanes; bit < 32; bit *= 2) join([&](auto v) { return __shfl_xor_sync(lanes, v, bit); });
+  }
+
+  // The lanes that have this one's columns: every so many.
+  __device__ __forceinline__ unsigned with_these_columns() const {
+    const unsigned every = t.lanes == 16 ? 0x10001u : t.lanes == 8 ? 0x1010101u : 0x11111111u;
+    return every << (threadIdx.x & (t.lanes - 1));
+  }
+
+  // Of a column's lanes the one that writes its denominator.
+  __device__ __forceinline__ bool is_mine(int k) const { return (k & (sharers() - 1)) == first_step(); }
+
   // Worked out again rather than kept in registers, of which halves need all.
   __device__ __forceinline__ Offsets offsets_anew(int j) const {
     int64_t anew = unit(j);
@@ -188,11 +237,28 @@ struct WholeColumns {
     return offsets_of(t, c.geometry.rows, anew);
   }
 
-  __device__ __forceinline__ Tally<T> tally(int j, int k) const {
+  // Of a unit's elements.
+  __device__ __forceinline__ Specials<T> specials_of(int j) const {
+    Specials<T> specials;
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+#pragma unroll
+        for (int f = 0; f < kFews; ++f) {
+          uint32_t bits = 0;
+          memcpy(&bits, &x[j][u].units[f], sizeof x[j][u].units[f]);
+          specials.note(bits);
+        }
+      }
+    }
+    return specials;
+  }
+
+  __device__ __forceinline__ ColumnTally tally(int j, int k) const {
     Pack<T, 1> elements[kSteps];
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) elements[u].units[0] = x[j][u][k];
-    Tally<T> tally;
+    ColumnTally tally;
     tally.template set<kSteps>(elements);
     return tally;
   }
@@ -264,18 +330,24 @@ struct WholeColumns {
     visit<&Offsets::output, kSteps>(way(j), steps, start, [&](int u, T* to, bool there) {
       if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
     });
-    const int count = static_cast<int>(steps.count);
+    const int count = static_cast<int>(steps.count), first = first_step();
 #pragma unroll 1
     for (int k = 0; k < kColumns; ++k) {
       Sum total;
 #pragma unroll 1
-      for (int u = 0; u < count; ++u) {
+      for (int u = first; u < count; u += sharers()) {
         accumulate(total, static_cast<double>(fabs(widen(start[steps.at_small(u).output + k]))));
       }
-      if (c.denominator != nullptr) write_denominator<T>(c, o.denominator + k * t.denominator_step, total);
+      if constexpr (kShared) {
+        each_other([&](const auto& other) { total = total + Sum{other(total.hi), other(total.lo)}; },
+                   with_these_columns());
+      }
+      if (c.denominator != nullptr && is_mine(k)) {
+        write_denominator<T>(c, o.denominator + k * t.denominator_step, total);
+      }
       const Divisor m = exact_divisor<T>(total, c);
 #pragma unroll 1
-      for (int u = 0; u < count; ++u) {
+      for (int u = first; u < count; u += sharers()) {
         T& element = start[steps.at_small(u).output + k];
         element = exact_quotient(element, m);
       }

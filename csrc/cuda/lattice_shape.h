@@ -77,9 +77,9 @@ constexpr int column_blocks(bool backward, int steps, int64_t bytes, int64_t ele
   const bool half = element_size == 2;
   if (bytes == kPackBytes && element_size == 4 && backward && steps <= 4) return steps == 2 ? 9 : steps == 3 ? 7 : 6;
   if (bytes == kPackBytes && !half && steps <= 3) return steps == 2 && !backward ? 7 : 6;
-  if (backward && half) return steps <= 4 ? 4 : 3;
+  if (backward && half) return steps <= 7 ? 4 : 3;
   if (steps <= 4) return backward || (half && steps == 4) ? 5 : 6;
-  return steps <= 8 ? (backward || half ? 4 : 5) : 3;
+  return steps <= (half && bytes == kPackBytes ? 12 : 8) ? (backward || half ? 4 : 5) : 3;
 }
 constexpr int longest_whole_column(bool backward) { return backward ? 8 : 16; }
 
@@ -160,10 +160,11 @@ inline LatticeShape shape_of(const Lattice& l, int64_t pack) {
 
 // The strided kernel: `lanes` lanes of `across` warps lie side by side over `width` units, the other lanes and `warps`
 // times as many warps of `cluster` blocks share the steps, `packs` cells a thread in registers and `shared_packs` in
-// shared memory. A block has four tiles where a tile is one warp's. `whole`: a thread has all steps of its units, up to
-// `packs`. `interleaved`: a tile is a run of rows that take turns, which blocks share pack by pack. `skewed`: lanes
-// have packs that begin elsewhere from step to step; the width is in elements. `own_sectors`: lanes side by side have a
-// unit more than the width, the next tile's first, and a tile writes whole sectors.
+// shared memory. A block has four tiles where a tile is one warp's. `whole`: a tile is one warp's, in whose registers
+// its lanes have all steps of their units, up to `packs` each. `interleaved`: a tile is a run of rows that take turns,
+// which blocks share pack by pack. `skewed`: lanes have packs that begin elsewhere from step to step; the width is in
+// elements. `own_sectors`: lanes side by side have a unit more than the width, the next tile's first, and a tile writes
+// whole sectors.
 struct StridedPlan {
   int lanes;
   int across;
@@ -176,6 +177,9 @@ struct StridedPlan {
   bool interleaved;
   bool skewed;
   bool own_sectors = false;
+
+  // Whether lanes share whole columns.
+  bool is_shared() const { return whole && lanes < 32; }
 };
 
 // Tiles of `width` that so many columns side by side are cut in, which begin at multiples of so many elements in

@@ -10,6 +10,8 @@ template <typename T>
 struct Least {
   template <int N>
   __device__ __forceinline__ void note(const Pack<T, N>&) {}
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other&) {}
 };
 
 template <>
@@ -46,6 +48,12 @@ struct Least<__nv_bfloat16> {
       // The lower half may borrow of the upper one, which is even.
       bits = __vminu2(bits, 2u * (both & 0x7fff7fffu) - 0x00010001u);
     }
+  }
+
+  // other(bits): those of another thread.
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other& other) {
+    bits = __vminu2(bits, other(bits));
   }
 
   // As above, of magnitudes whose exponents are taken for a double's; at most what an infinity reads as.

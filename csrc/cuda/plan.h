@@ -200,10 +200,11 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   if (strided) consider(Kernel::kStrided, strided_cost(shape, device, plan.strided));
   // Of packs few were among those that costs are fitted to.
   const bool packs = strided && s.elements == 1;
+  const bool shared = strided && plan.strided.is_shared();
   if (open(Kernel::kColumnTile) && plan_column_tile(shape, device, plan.column_tile)) {
     const auto& tile = plan.column_tile;
     const bool packed =
-        packs && are_packs_better_in_tiles(shape.backward, s.element_size, s.inner, s.steps, tile.gapless);
+        packs && are_packs_better_in_tiles(shape.backward, s.element_size, s.inner, s.steps, tile.gapless, shared);
     const bool enough = are_enough_tiles(tile.tiles, device) || !(small || packed);
     if (wanted || (!shape.held && packs == packed && enough)) {
       if (packed) least = 2.0 * kMostCost;
@@ -211,7 +212,7 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
     }
   }
   // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case.
-  const bool whole = best == Kernel::kStrided && plan.strided.whole;
+  const bool whole = best == Kernel::kStrided && plan.strided.whole && !shared;
   if (!wanted && best != Kernel::kTwoPass && (whole || small)) return best;
   if (open(Kernel::kStridedRelay) && plan_strided_relay(s, shape.backward, device, wanted, plan.strided_relay)) {
     consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));

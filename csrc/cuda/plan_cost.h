@@ -72,6 +72,16 @@ constexpr WholeCost kWholeCosts[] = {
     {2.138, -0.207, 2.099, 0.475, 0.022}, {1.084, 0.03, 0.726, 0.258, 0.057}, {1.284, -0.007, 1.029, 0.329, 0.168},
 };
 
+// Columns of halves that lanes share.
+struct SharedColumnsCost {
+  double always, small;
+  double empty;        // of cells that hold nothing
+  double four, eight;  // lanes
+  double narrow;       // of 48 bytes side by side that are not there
+};
+constexpr SharedColumnsCost kSharedColumnsCosts[] = {{1.091, 0.142, 0.363, 0.003, 0.012, 0.013},
+                                                     {1.187, 0.142, 0.433, 0.038, 0.089, 0.043}};
+
 // Rows that take turns.
 struct TurnsCost {
   double always, small;
@@ -211,6 +221,18 @@ inline double whole_cost(const Shape& shape, const StridedPlan& plan) {
          (s.steps > 4 ? of.narrow * missing(static_cast<double>(s.inner * s.bytes()), 48) : 0.0);
 }
 
+inline double shared_columns_cost(const Shape& shape, const StridedPlan& plan) {
+  const LatticeShape& s = shape.lattice;
+  const SharedColumnsCost& of = kSharedColumnsCosts[shape.backward ? 1 : 0];
+  const int sharers = 32 / plan.lanes;
+  return of.always + of.small * smallness(shape) +
+         of.empty * missing(static_cast<double>(s.steps), sharers * plan.packs) +
+         (sharers == 4   ? of.four
+          : sharers == 8 ? of.eight
+                         : 0.0) +
+         of.narrow * missing(static_cast<double>(s.inner * s.bytes()), 48);
+}
+
 inline double turns_cost(const Shape& shape, const Device& device, const StridedPlan& plan) {
   const LatticeShape& s = shape.lattice;
   const TurnsCost& of = costs_of(kTurnsCosts, shape.backward, s.element_size);
@@ -225,6 +247,7 @@ inline double turns_cost(const Shape& shape, const Device& device, const Strided
 // Walks along rows have been measured by what they lose alone.
 inline double strided_cost(const Shape& shape, const Device& device, const StridedPlan& plan) {
   const LatticeShape& s = shape.lattice;
+  if (plan.is_shared()) return shared_columns_cost(shape, plan);
   if (plan.whole) return whole_cost(shape, plan);
   if (plan.skewed || s.along) return cost_of(strided_loss(s, shape.backward, device, plan));
   if (plan.interleaved) return turns_cost(shape, device, plan);

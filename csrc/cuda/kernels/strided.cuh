@@ -144,16 +144,23 @@ constexpr int kMostColumnBlocks = 8;  // as many threads as a T4 takes
 #else
 constexpr int kMostColumnBlocks = 9;
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kMostSharedBlocks = 3;  // more spill
+#else
+constexpr int kMostSharedBlocks = 4;
+#endif
 
-template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits>
+template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits, bool kShared>
 __global__ void __launch_bounds__(kStridedWarps * 32,
                                   std::min(column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)),
-                                           kMostColumnBlocks))
+                                           kShared ? kMostSharedBlocks : kMostColumnBlocks))
     columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   ask_ahead<kBackward>(c);
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kStridedWarps + threadIdx.x / 32;
   await_stream();
-  WholeColumns<T, kBackward, kSteps, kColumns, kUnits> columns(c, t, tile * t.width + threadIdx.x % 32);
+  const unsigned lane = threadIdx.x % 32;
+  WholeColumns<T, kBackward, kSteps, kColumns, kUnits, kShared> columns(
+      c, t, tile * t.width + (kShared ? lane & static_cast<unsigned>(t.lanes - 1) : lane));
   if constexpr (kBackward) {
     columns.differentiate();
   } else {
@@ -161,12 +168,12 @@ __global__ void __launch_bounds__(kStridedWarps * 32,
   }
 }
 
-template <typename T, bool kBackward, int kSteps, bool kElements>
+template <typename T, bool kBackward, int kSteps, bool kElements, bool kShared>
 cudaError_t launch_columns(const Call& c, const Tiling& t, unsigned blocks, cudaStream_t stream) {
   constexpr int kColumns = kElements ? 1 : kPackBytes / sizeof(T);
   constexpr int kUnits = column_units(kBackward, kSteps, kElements ? sizeof(T) : kPackBytes, sizeof(T));
-  return launch_in_stream(c, columns_kernel<T, kBackward, kSteps, kColumns, kUnits>, blocks, kStridedWarps * 32, 0, 1,
-                          stream, c, t);
+  return launch_in_stream(c, columns_kernel<T, kBackward, kSteps, kColumns, kUnits, kShared>, blocks,
+                          kStridedWarps * 32, 0, 1, stream, c, t);
 }
 
 template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
@@ -262,11 +269,15 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
       error = launch_tiles<T, kBackward, kPacks, kElements, kShared>(c, t, plan, blocks, stream);
     }
   };
-  const auto whole = [&](auto packs) {
+  const auto columns = [&](auto packs, auto shared) {
     constexpr int kSteps = decltype(packs)::value;
-    if (plan.whole && plan.packs == kSteps)
-      error = launch_columns<T, kBackward, kSteps, kElements>(c, t, blocks, stream);
+    constexpr bool kShared = decltype(shared)::value;
+    if (plan.whole && plan.packs == kSteps) {
+      error = launch_columns<T, kBackward, kSteps, kElements, kShared>(c, t, blocks, stream);
+    }
   };
+  const auto whole = [&](auto packs) { columns(packs, std::false_type{}); };
+  const auto shared = [&](auto packs) { columns(packs, std::true_type{}); };
   tiles(integral_constant<int, kRegisters>{}, std::false_type{});
   if constexpr (!kElements && sizeof(T) > 2) {
     tiles(integral_constant<int, kRegisters>{}, std::true_type{});
@@ -279,8 +290,20 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
     whole(integral_constant<int, 2>{});
     whole(integral_constant<int, 3>{});
     whole(integral_constant<int, 4>{});
-    whole(integral_constant<int, 8>{});
-    if constexpr (!kBackward) whole(integral_constant<int, 16>{});
+    if constexpr (sizeof(T) > 2) {
+      whole(integral_constant<int, 8>{});
+      if constexpr (!kBackward) whole(integral_constant<int, 16>{});
+    } else if constexpr (kBackward) {
+      shared(integral_constant<int, 5>{});
+      shared(integral_constant<int, 6>{});
+      shared(integral_constant<int, 7>{});
+      shared(integral_constant<int, 8>{});
+    } else {
+      shared(integral_constant<int, 6>{});
+      shared(integral_constant<int, 8>{});
+      shared(integral_constant<int, 10>{});
+      shared(integral_constant<int, 12>{});
+    }
   }
   return error;
 }

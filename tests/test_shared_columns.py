@@ -1,0 +1,68 @@
+"""Columns of halves that lanes of a warp share, held to the CPU's bits."""
+
+import pytest
+import torch
+from exact import assert_same_bits
+from plans import ceil_div, plan_of
+from samples import decided_by_one, make_rows, with_ties
+
+import l1norm
+
+gradient = torch.ops.l1norm.l1_norm_backward
+COLUMNS = 264
+
+
+def columns_of(steps: int, dtype: torch.dtype, groups: int) -> torch.Tensor:
+    """Columns of all kinds, beside each other: those that no short way is right for are few."""
+    x = make_rows("randn", groups, steps, COLUMNS, dtype=dtype)
+    for first, kind in ((0, decided_by_one), (groups // 3, with_ties)):
+        rows = kind(steps, dtype, max(steps - 2, 1))
+        ties = rows[torch.arange(groups // 3 * COLUMNS) % len(rows)].view(groups // 3, COLUMNS, steps)
+        x[first : first + groups // 3] = ties.transpose(1, 2)
+    wide = make_rows("lognormal", steps, 24, dtype=torch.float32, seed=5) ** 4
+    x[-1, :, :24] = wide.clamp(max=6e4).to(dtype)
+    tiny = torch.finfo(dtype).smallest_normal
+    x[-2] = 0.0
+    x[-2, -1, 1] = torch.inf
+    x[-2, 0, 2] = torch.nan
+    x[-2, :, 11] = tiny
+    x[-2, ::2, 12] = tiny / 8
+    x[-2, :, 21] = torch.finfo(dtype).max
+    x[-2, -1, 22] = tiny
+    x[-3, steps // 2, 100] = -torch.inf
+    return x
+
+
+# Of each number of lanes and steps a lane, the last step not every lane's.
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("steps", [9, 11, 13, 15, 18, 23, 30, 37, 47, 55, 61, 72, 92])
+def test_lanes_share_columns(steps, dtype, cuda):
+    # As many as make blocks for all multiprocessors.
+    groups = ceil_div(4 * 32 * 132 // (2 if steps <= 24 else 4 if steps <= 48 else 8), COLUMNS // 8)
+    x = columns_of(steps, dtype, groups)
+    g = make_rows("randn", *x.shape, dtype=dtype, seed=1)
+    for backward in (False, True):
+        plan = plan_of("H200", x.shape, [1], dtype, backward)
+        assert (plan["whole"] and plan["lanes"] < 32) == (steps <= (64 if backward else 96))
+    for eps in (0.0, 0.5):
+        expected, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
+        y, divisor = l1norm.l1_norm(x.to(cuda), 1, eps=eps, return_denominator=True)
+        assert_same_bits(y, expected)
+        assert_same_bits(divisor, m)
+        slopes = gradient(g, x, m, 1, eps=eps)
+        assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), 1, eps=eps), slopes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(40, 5, 16, 5, 64), (40, 3, 9, 19, 128), (300, 2, 7, 7, 64)], ids=str)
+def test_steps_of_two_loops(sizes, dtype, cuda):
+    x = make_rows("randn", *sizes, dtype=dtype)
+    g = make_rows("randn", *sizes, dtype=dtype, seed=1)
+    plan = plan_of("H200", sizes, [1, 3], dtype)
+    assert plan["whole"]
+    assert plan["lanes"] < 32
+    expected, m = l1norm.l1_norm(x, (1, 3), return_denominator=True)
+    y, divisor = l1norm.l1_norm(x.to(cuda), (1, 3), return_denominator=True)
+    assert_same_bits(y, expected)
+    assert_same_bits(divisor, m)
+    assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), (1, 3)), gradient(g, x, m, (1, 3)))
