@@ -59,7 +59,12 @@ OTHERS = [
     ((8, 23_255, 129), [0, 2], F, False, None, "runs"), ((2, 23_391, 513), [0, 2], D, False, None, "strided"),
     ((1820, 452, 6), [1], F, False, (452, 1, 822_640), "strided"),
     ((113, 169, 799), [1], D, False, (169, 1, 19_097), "strided"),
-    ((3960, 5, 148), [2], B, False, (5, 1, 19_800), "strided"),
+    # Columns that become rows, longer ones, are read twice.
+    ((3960, 5, 148), [2], B, False, (5, 1, 19_800), "two_pass"),
+    ((114, 75, 109), [2], F, False, (75, 1, 8550), "two_pass"),
+    ((10_043, 2, 87), [2], D, False, (2, 1, 20_086), "two_pass"),
+    ((817, 473, 151), [2], H, False, (473, 1, 386_441), "two_pass"),
+    ((114, 75, 109), [2], F, True, (75, 1, 8550), "strided"), ((114, 75, 170), [2], F, False, (75, 1, 8550), "strided"),
     # Rows that become columns.
     ((36, 71, 14_981), [1], B, False, (71, 1, 2556), "strided"),
     ((7, 38, 174_325), [1], F, False, (38, 1, 266), "strided"),
