@@ -167,6 +167,8 @@ def test_rows_that_take_turns_in_a_relay_have_most_threads_busy():
 # Sizes, dims, dtype, backward: in long runs, in steps, or neither, as measured.
 ROUNDS = [
     ((55, 2, 12_846, 36), [0, 2], B, True, "interleaved"), ((13, 6, 19_822, 20), [0, 2], H, False, "interleaved"),
+    ((104, 29, 96, 299), [0, 2], F, False, "interleaved"), ((100, 28, 141, 58), [0, 2], F, False, "interleaved"),
+    ((49, 4, 45, 281), [0, 2], F, False, None), ((78, 25, 100, 42), [0, 2], F, True, "interleaved"),
     ((203, 49, 142, 65), [0, 2], F, False, "interleaved"), ((186, 19, 44, 226), [0, 2], B, True, "interleaved"),
     ((12_383, 22, 10, 9), [0, 1, 3], B, False, "interleaved"), ((9, 45_967, 14, 5), [1, 3], F, False, "interleaved"),
     ((33_761, 87, 2, 2), [0, 2], F, False, "interleaved"), ((5987, 17, 2, 126), [0, 1, 3], H, True, "interleaved"),
