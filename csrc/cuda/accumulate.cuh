@@ -247,7 +247,8 @@ class Largest {
   __device__ __forceinline__ bool is_finite() const { return top() - top() == 0.0f; }
   // Infinity or NaN where there is one.
   __device__ __forceinline__ Sum unless_special(const Sum& finite) const {
-    return is_finite() ? finite : Sum{static_cast<double>(top()), 0.0};
+    const float largest = top();
+    return largest - largest == 0.0f ? finite : Sum{static_cast<double>(largest), 0.0};
   }
 
  private:
