@@ -93,8 +93,7 @@ constexpr bool are_packs_better_in_tiles(bool backward, int64_t size, int64_t in
                                          bool shared) {
   if (shared && (steps > 12 || (backward && inner > 2))) return false;
   if (!backward && inner == 1 && 4 < steps && steps <= longest_whole_column(false)) return true;
-  if (size == 2 && !backward) return (9 <= steps && steps <= 12) || (17 <= steps && steps <= 63);
-  if (size == 2) return 9 <= steps && steps <= 40;
+  if (size == 2) return (9 <= steps && steps <= 12) || (!backward && 17 <= steps && steps <= 63);
   if (size == 4) return backward ? 9 <= steps && steps <= 14 : 17 <= steps && steps <= 31;
   return backward && gapless && 9 <= steps && steps <= 24;
 }
