@@ -33,6 +33,16 @@ def columns_of(steps: int, dtype: torch.dtype, groups: int) -> torch.Tensor:
     return x
 
 
+def assert_same_as_on_cpu(device, x: torch.Tensor, dims: list[int], eps: float = 0.0) -> None:
+    expected, m = l1norm.l1_norm(x, dims, eps=eps, return_denominator=True)
+    y, divisor = l1norm.l1_norm(x.to(device), dims, eps=eps, return_denominator=True)
+    assert_same_bits(y, expected)
+    assert_same_bits(divisor, m)
+    g = make_rows("randn", *x.shape, dtype=x.dtype, seed=1)
+    slopes = gradient(g.to(device), x.to(device), m.to(device), dims, eps=eps)
+    assert_same_bits(slopes, gradient(g, x, m, dims, eps=eps))
+
+
 # Of each number of lanes and steps a lane, the last step not every lane's.
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("steps", [9, 11, 13, 15, 18, 23, 30, 37, 47, 55, 61, 72, 92])
@@ -40,29 +50,17 @@ def test_lanes_share_columns(steps, dtype, cuda):
     # As many as make blocks for all multiprocessors.
     groups = ceil_div(4 * 32 * 132 // (2 if steps <= 24 else 4 if steps <= 48 else 8), COLUMNS // 8)
     x = columns_of(steps, dtype, groups)
-    g = make_rows("randn", *x.shape, dtype=dtype, seed=1)
     for backward in (False, True):
         plan = plan_of("H200", x.shape, [1], dtype, backward)
         assert (plan["whole"] and plan["lanes"] < 32) == (steps <= (64 if backward else 96))
     for eps in (0.0, 0.5):
-        expected, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
-        y, divisor = l1norm.l1_norm(x.to(cuda), 1, eps=eps, return_denominator=True)
-        assert_same_bits(y, expected)
-        assert_same_bits(divisor, m)
-        slopes = gradient(g, x, m, 1, eps=eps)
-        assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), 1, eps=eps), slopes)
+        assert_same_as_on_cpu(cuda, x, [1], eps)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(40, 5, 16, 5, 64), (40, 3, 9, 19, 128), (300, 2, 7, 7, 64)], ids=str)
 def test_steps_of_two_loops(sizes, dtype, cuda):
-    x = make_rows("randn", *sizes, dtype=dtype)
-    g = make_rows("randn", *sizes, dtype=dtype, seed=1)
     plan = plan_of("H200", sizes, [1, 3], dtype)
     assert plan["whole"]
     assert plan["lanes"] < 32
-    expected, m = l1norm.l1_norm(x, (1, 3), return_denominator=True)
-    y, divisor = l1norm.l1_norm(x.to(cuda), (1, 3), return_denominator=True)
-    assert_same_bits(y, expected)
-    assert_same_bits(divisor, m)
-    assert_same_bits(gradient(g.to(cuda), x.to(cuda), m.to(cuda), (1, 3)), gradient(g, x, m, (1, 3)))
+    assert_same_as_on_cpu(cuda, make_rows("randn", *sizes, dtype=dtype), [1, 3])

@@ -166,7 +166,7 @@ class Tally {
     most_ = static_cast<uint32_t>(__double2hiint(total_.hi));
   }
 
-  // As more of set()'s term, other(total) being that of another thread. least: of both threads' elements.
+  // As more of set()'s term, other(total) being that of another thread. is_exact() wants the least of both's elements.
   template <typename Other>
   __device__ __forceinline__ void join(const Other& other) {
     total_.hi += other(total_.hi);
@@ -245,7 +245,7 @@ class Largest {
   }
 
   __device__ __forceinline__ bool is_finite() const { return top() - top() == 0.0f; }
-  // Infinity or NaN where there is one.
+  // Infinity or NaN where there is one. By one value: a kernel that holds rows of float16 would spill by two.
   __device__ __forceinline__ Sum unless_special(const Sum& finite) const {
     const float largest = top();
     return largest - largest == 0.0f ? finite : Sum{static_cast<double>(largest), 0.0};
