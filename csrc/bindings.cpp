@@ -92,30 +92,31 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
   const auto& [columns_beside, gapless] = beside;
   const auto& [period, repeats, runs, fold, fold_apart] = rounds;
   const int64_t size = l1norm::element_size(static_cast<l1norm::DType>(dtype));
-  const Plan p = make_plan({rows,
-                            length,
-                            static_cast<l1norm::DType>(dtype),
-                            held,
-                            dense,
-                            aligned,
-                            backward,
-                            at_packs,
-                            {units,
-                             steps,
-                             inner,
-                             columns,
-                             elements,
-                             along,
-                             size,
-                             skewed,
-                             interleaved,
-                             apart,
-                             run,
-                             {columns_beside, gapless},
-                             static_cast<l1norm::Turned>(turned),
-                             in_place,
-                             {period, repeats, runs, fold, fold_apart}},
-                            neighbours},
+  const Shape shape{rows,
+                    length,
+                    static_cast<l1norm::DType>(dtype),
+                    held,
+                    dense,
+                    aligned,
+                    backward,
+                    at_packs,
+                    {units,
+                     steps,
+                     inner,
+                     columns,
+                     elements,
+                     along,
+                     size,
+                     skewed,
+                     interleaved,
+                     apart,
+                     run,
+                     {columns_beside, gapless},
+                     static_cast<l1norm::Turned>(turned),
+                     in_place,
+                     {period, repeats, runs, fold, fold_apart}},
+                    neighbours};
+  const Plan p = make_plan(shape,
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster, widest_cluster, false, bytes_per_cycle},
                            wanted_kernel);
@@ -194,7 +195,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["chunks"] = p.slab.chunks;
       d["at_once"] = p.slab.at_once;
       d["threads"] = p.slab.threads;
-      d["blocks"] = units / inner * p.slab.cluster;
+      d["blocks"] = shape.lattice.slabs() * p.slab.cluster;
       break;
     case Kernel::kStrided:
       d["lanes"] = p.strided.lanes;

@@ -42,8 +42,10 @@ struct Rounds {
   int64_t fold = 1;
   int64_t apart = 1;
 
-  int64_t columns() const { return period / fold; }  // rows
-  int64_t elements() const { return period * repeats; }
+  constexpr int64_t columns() const { return period / fold; }  // rows
+  constexpr int64_t elements() const { return period * repeats; }
+  // Whether all elements of several rows, each of which has several neighbours or groups of them, are in one run.
+  constexpr bool is_folded_slab() const { return fold > 1 && runs == 1; }
 };
 
 struct Lattice {
@@ -61,6 +63,9 @@ struct Lattice {
   Turned turned;
   Beside beside;
   Rounds rounds;  // of elements
+
+  // The dense run of rows that take turns in it, of elements.
+  Rounds slab() const { return rounds.is_folded_slab() ? rounds : Rounds{inner, geometry.row.count}; }
 };
 
 namespace lattice {
@@ -207,7 +212,7 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
     l.skewed = l.inner >= 2 * pack;
     l.interleaved = lattice::all_strides(steps, 1, next);
   }
-  if (alike && l.unit == Unit::kElement) l.rounds = lattice::rounds_of(g, pack);
+  if (alike && l.unit != Unit::kColumns) l.rounds = lattice::rounds_of(g, pack);
   return l;
 }
 

@@ -107,6 +107,37 @@ def test_lanes_do_not_ask_one_bank_at_once(name, steps, asking):
     assert plan["lanes"] <= 16
 
 
+# Sizes of which dims 1 and 3 are reduced: rows have several columns each, side by side or apart; of an H200.
+FOLDED = [
+    ((4799, 30, 19, 9), F, False, True), ((4584, 13, 73, 6), F, True, True), ((6228, 17, 162, 3), H, False, True),
+    ((5350, 22, 4, 21), F, False, True), ((2244, 29, 2, 18), F, False, True), ((25_606, 8, 8, 7), F, False, False),
+    ((13_286, 11, 15, 5), B, False, False), ((1081, 136, 3, 52), F, False, False), ((4799, 30, 19, 9), D, False, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLDED, ids=str)
+def test_rows_of_several_columns_are_held_in_slabs_where_that_is_faster(case):
+    sizes, dtype, backward, faster = case
+    assert (plan_of("H200", sizes, [1, 3], dtype, backward)["kernel"] == "slab") == faster
+
+
+@pytest.mark.parametrize("dtype", [F, B, H])
+@pytest.mark.parametrize("sizes", [(70, 30, 19, 9), (70, 2000, 3, 40), (70, 500, 2, 300), (70, 20, 5, 7, 3)], ids=str)
+def test_blocks_hold_runs_of_rows_of_several_columns(sizes, dtype, asking):
+    asking("slab")
+    plan, pack = plan_of("H200", sizes, [1, 3], dtype), 16 // dtype.itemsize
+    period = math.prod(sizes[2:])
+    assert plan["kernel"] == "slab"
+    assert plan["turn"] % (period // math.gcd(period, pack)) == 0
+    assert plan["cluster"] * plan["packs"] * pack >= math.prod(sizes[1:]) + pack - 1
+    assert plan["blocks"] == 70 * plan["cluster"]
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_without_clusters_rows_of_several_columns_are_gathered(name):
+    assert plan_of(name, (4799, 30, 19, 9), [1, 3], F)["kernel"] == "gather"
+
+
 def test_few_runs_are_not_taken():
     assert plan_columns("H100", 256, 2048, 49, F)["kernel"] == "slab"
     assert plan_columns("H100", 20, 2048, 49, F)["kernel"] != "slab"

@@ -51,6 +51,8 @@ SHAPES = [
     ((90, 3, 64), [0, 2]), ((2, 3, 40_001), [0, 2]), ((2, 9, 2, 333), [1, 3]),
     # Slabs: of a block and a cluster, whose last block has little; of one lane a column and of all; in several passes.
     ((3, 1001, 49), [1]), ((5, 257, 196), [1]), ((2, 20_000, 5), [1]), ((1, 33, 1021), [1]), ((4, 5000, 2), [1]),
+    # Of rows that have several columns, apart or not: more than a row has threads for; in a cluster.
+    ((30, 20, 9, 11), [1, 3]), ((7, 33, 2, 130), [1, 3]), ((9, 30, 5, 7, 3), [1, 3]), ((2, 900, 7, 4, 9), [1, 3]),
 ]  # fmt: skip
 
 

@@ -177,7 +177,7 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
   }
   if (plan.kernel == Kernel::kSlab) {
     const SlabPlan& p = plan.slab;
-    return plan_stagger(device, shape.lattice.units / shape.lattice.inner, p.cluster, p.at_once,
+    return plan_stagger(device, shape.lattice.slabs(), p.cluster, p.at_once,
                         static_cast<double>(operands * p.cluster * p.packs * kPackBytes), 1.5);
   }
   if (plan.kernel == Kernel::kStrided && !plan.strided.whole) {
@@ -234,7 +234,7 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
     consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));
   }
   // The search for a slab takes a small call longer than all others.
-  if (open(Kernel::kSlab) && s.slab_rows() > 0 && least_slab_cost(shape) < least &&
+  if (open(Kernel::kSlab) && s.slab().period > 0 && least_slab_cost(shape) < least &&
       plan_slab(s, shape.backward, device, plan.slab)) {
     consider(Kernel::kSlab, slab_cost(shape, device, plan.slab));
   }
@@ -249,6 +249,9 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_few(shape, device, 4));
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
+  } else if (wanted == nullptr && is_gathered_slab(shape) && is_better_gathered(shape) &&
+             shape.bytes() >= kLeastCompared && plan_slab(shape.lattice, shape.backward, device, plan.slab)) {
+    plan.kernel = Kernel::kSlab;
   } else if (open(Kernel::kGather) && (wanted != nullptr || is_better_gathered(shape)) &&
              plan_gather(shape, device, plan.gather) &&
              (wanted != nullptr || are_enough_gathered(shape, device, plan.gather.tiles))) {
@@ -271,8 +274,11 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
     plan.kernel = Kernel::kRelay;
   } else {
     plan.kernel = across ? plan_across(shape, device, wanted != nullptr, open, plan) : Kernel::kTwoPass;
-    const StridedPlan* const strided = plan.kernel == Kernel::kStrided ? &plan.strided : nullptr;
-    const bool held = strided != nullptr || plan.kernel == Kernel::kSlab;
+    const bool slab = plan.kernel == Kernel::kSlab;
+    // Runs are held against the strided kernel that a slab of folds took the place of.
+    const bool folded = slab && shape.lattice.is_folded_slab();
+    const StridedPlan* const strided = plan.kernel == Kernel::kStrided || folded ? &plan.strided : nullptr;
+    const bool held = strided != nullptr || slab;
     // Packs of columns that come round are the faster ones (gradients of 5987 x 17 x 2 x 126 float16 over all dims but
     // the third 0.53, in runs 0.42; 73 x 185 x 4 x 68 bfloat16 0.62, 0.47; gradients of 76 x 565 x 4 x 117 float32
     // 0.57, 0.49), and what is relayed out of the cache (71 x 49 x 32 x 88 float32 0.87, 0.84).

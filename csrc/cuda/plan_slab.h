@@ -10,6 +10,7 @@
 namespace l1norm::cuda {
 
 constexpr int kSlabThreads = 1024;
+constexpr int64_t kMostSlabColumns = 4096;
 constexpr int kSlabChunks = 4;               // at the most, that are loaded and stored one by one
 constexpr int kSlabLine = 128 / kPackBytes;  // packs of a line of shared memory
 // Cells of a pack, of which lanes take one at a time, and so many together: halves of packs where two operands, or the
@@ -19,8 +20,8 @@ constexpr int slab_cells(bool backward, int64_t element_size) {
 }
 constexpr int slab_batch(int64_t element_size) { return element_size == 8 ? 2 : 4; }
 
-// The slab kernel: blocks of a cluster have each so many packs of a dense run of rows that take turns; `lanes` lanes
-// have cells of the same columns, which come again after a turn of packs.
+// The slab kernel: blocks of a cluster have each so many packs of a dense run in which columns, of which a row has one
+// or several, take turns; `lanes` lanes have cells of the same columns, which come again after a turn of packs.
 struct SlabPlan {
   int lanes;
   int threads;
@@ -34,27 +35,35 @@ struct SlabPlan {
 // Packs of an operand's room in shared memory: it begins as far from a line there as in memory.
 constexpr int slab_room(int packs) { return (packs + 2 * kSlabLine - 2) / kSlabLine * kSlabLine; }
 
-// Of what finishes a column: its result, and its sum or what a gradient is scaled by.
+// Of what finishes a column: its result, and its sum.
 constexpr int slab_result_bytes(bool backward, int64_t element_size) {
-  if (backward) return 72 + (element_size == 2 ? 40 : element_size == 4 ? 16 : 48);
+  if (backward) return element_size == 2 ? 40 : element_size == 4 ? 16 : 48;
   return 16 + (element_size == 2 ? 12 : element_size == 4 ? 28 : 32);
 }
+// Of what a row's gradient is scaled by.
+constexpr int kSlabScaleBytes = 72;
 
 // Sums of a column that a pass over a turn's cells adds at once.
-constexpr int slab_copies(int64_t rows, int64_t cell, const SlabPlan& plan) {
-  return static_cast<int>(ceil_div(plan.threads / plan.lanes * cell, rows));
+constexpr int slab_copies(int64_t columns, int64_t cell, const SlabPlan& plan) {
+  return static_cast<int>(ceil_div(plan.threads / plan.lanes * cell, columns));
+}
+
+// Logarithm of the threads that a row of so many columns has: up to one each.
+constexpr int slab_row_bits(int64_t fold) {
+  return bits_of(static_cast<uint32_t>(power_of_two_from(std::min<int64_t>(fold, 32)))) - 1;
 }
 
 // Shared memory of a block: packs, sums and results.
-constexpr int64_t slab_bytes(int64_t rows, bool backward, int64_t element_size, int copies, const SlabPlan& plan) {
+constexpr int64_t slab_bytes(const Rounds& slab, bool backward, int64_t element_size, int copies,
+                             const SlabPlan& plan) {
   const int64_t pack = kPackBytes / element_size, packs = int64_t{slab_room(plan.packs)} * (backward ? 2 : 1);
-  return packs * kPackBytes + (copies + (plan.cluster > 1 ? plan.cluster : 0)) * rows * 16 +
-         (rows + pack) * slab_result_bytes(backward, element_size);
+  const int64_t columns = slab.period, rows = slab.columns();
+  return packs * kPackBytes + (copies * columns + (plan.cluster > 1 ? plan.cluster : 0) * rows) * 16 +
+         (columns + pack) * slab_result_bytes(backward, element_size) + (backward ? rows * kSlabScaleBytes : 0);
 }
-constexpr int64_t slab_bytes(int64_t rows, bool backward, int64_t element_size, const SlabPlan& plan) {
-  const int64_t pack = kPackBytes / element_size;
-  return slab_bytes(rows, backward, element_size, slab_copies(rows, pack / slab_cells(backward, element_size), plan),
-                    plan);
+constexpr int64_t slab_bytes(const Rounds& slab, bool backward, int64_t element_size, const SlabPlan& plan) {
+  const int64_t cell = kPackBytes / element_size / slab_cells(backward, element_size);
+  return slab_bytes(slab, backward, element_size, slab_copies(slab.period, cell, plan), plan);
 }
 
 // How often lanes of a warp that read cells together ask a bank of shared memory for another line: 128 bytes of them,
@@ -68,7 +77,7 @@ constexpr int slab_conflicts(int turn_cells, int cells, int lanes) {
 
 // Blocks that a multiprocessor has room for. 0: it has none for one.
 inline int slab_at_once(const LatticeShape& s, bool backward, const Device& device, int copies, const SlabPlan& plan) {
-  const int64_t bytes = slab_bytes(s.slab_rows(), backward, s.element_size, copies, plan) + kReservedShared;
+  const int64_t bytes = slab_bytes(s.slab(), backward, s.element_size, copies, plan) + kReservedShared;
   if (bytes > device.shared_bytes) return 0;
   return std::min(device.shared_bytes_per_multiprocessor / static_cast<int>(bytes), kSlabThreads / plan.threads);
 }
@@ -84,12 +93,12 @@ constexpr double kNoSlab = 1e30;
 // on an H100.
 inline double choose_slab_threads(const LatticeShape& s, bool backward, const Device& device, int turn, int turns,
                                   SlabPlan& plan) {
-  const int64_t rows = s.slab_rows(), pack = kPackBytes / s.element_size;
+  const int64_t pack = kPackBytes / s.element_size;
   const int batch = slab_batch(s.element_size), cells = slab_cells(backward, s.element_size);
   // All of them fit 32 bits, and many are less than what they are divided by: else divisions would take a call longer
   // than the rest of its plan.
   const auto parts = [](int all, int each) { return all <= each ? 1 : (all + each - 1) / each; };
-  const int per_cell = static_cast<int>(pack) / cells, columns = static_cast<int>(rows);
+  const int per_cell = static_cast<int>(pack) / cells, columns = static_cast<int>(s.slab().period);
   // Other instructions hide up to three that a bank is asked for besides.
   const int a_conflict = 27 / cells * (backward ? 5 : 3);
   // What halves are divided by is worked out by each block of a cluster.
@@ -143,13 +152,15 @@ inline double choose_slab_threads(const LatticeShape& s, bool backward, const De
 }
 
 inline bool plan_slab(const LatticeShape& s, bool backward, const Device& device, SlabPlan& plan) {
-  const int64_t rows = s.slab_rows(), pack = kPackBytes / s.element_size;
   // Without clusters, and a copy engine, it has not been measured.
-  if (device.max_cluster < 2 || s.units == 0 || s.steps == 0 || rows < 2 || rows > 4096) return false;
-  if (s.steps > INT32_MAX / 2 || (backward && s.element_size == 8)) return false;
-  const int64_t turn = rows / std::gcd(rows, pack), slabs = s.units / s.inner;
+  if (device.max_cluster < 2 || s.units == 0 || s.steps == 0) return false;
+  const Rounds slab = s.slab();
+  if (slab.columns() < 2 || slab.period > kMostSlabColumns) return false;
+  if (slab.repeats > INT32_MAX / 2 || (backward && s.element_size == 8)) return false;
+  const int64_t pack = kPackBytes / s.element_size, slabs = s.slabs();
+  const int64_t turn = slab.period / std::gcd(slab.period, pack);
   // Wherever in a pack it begins.
-  const int64_t turns = ceil_div(ceil_div(s.steps * rows + pack - 1, pack), turn);
+  const int64_t turns = ceil_div(ceil_div(slab.elements() + pack - 1, pack), turn);
   double least = kNoSlab;
   for (int cluster = 1; cluster <= device.max_cluster; cluster *= 2) {
     const int64_t each = ceil_div(turns, cluster);

@@ -132,7 +132,7 @@ constexpr int kMostFolded = 64;  // columns of a row
 // but the third 0.48, 0.34; 4 x 2954 x 203 x 15 float32 0.65, 0.44; but 400 x 72 x 48 x 7 float64 over dims 0 and 2
 // 0.49, 0.69).
 inline bool is_folded_in_steps(const LatticeShape& s) {
-  return s.element_size < 8 && s.rounds.period > kMostPeriod && s.rounds.period <= INT32_MAX &&
+  return s.elements > 1 && s.element_size < 8 && s.rounds.period > kMostPeriod && s.rounds.period <= INT32_MAX &&
          s.rounds.fold <= kMostFolded;
 }
 
@@ -155,7 +155,7 @@ constexpr int kEmptiestPart = 4;  // one of so many cells holds something
 inline bool interleaved_relay_of(const LatticeShape& s, bool backward, const Device& device, StridedRelayPlan& plan) {
   const int64_t pack = kPackBytes / s.element_size;
   const Rounds& rounds = s.rounds;
-  if (rounds.period == 0) return false;
+  if (rounds.period == 0 || s.elements == 1) return false;
   const int threads = interleaved_threads(rounds.period);
   const int64_t units = interleaved_units(rounds.period, pack, threads);
   const int64_t sums = (units * (pack + 1) + threads) * 16,

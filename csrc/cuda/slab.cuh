@@ -31,21 +31,21 @@ class Slab : public SlabPart<T, kBackward> {
   using Result = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
   static_assert(kCell <= 4);
   static_assert(!kBackward || sizeof(T) < 8);  // dot products of doubles would have to be scaled
-  static_assert(sizeof(Result) + (kBackward ? sizeof(GradientScale) : sizeof(double2)) ==
-                slab_result_bytes(kBackward, sizeof(T)));
+  static_assert(sizeof(Result) + (kBackward ? 0 : sizeof(double2)) == slab_result_bytes(kBackward, sizeof(T)));
+  static_assert(sizeof(GradientScale) == kSlabScaleBytes);
 
  public:
   __device__ __forceinline__ Slab(const Call& call, const Slabs& slabs, unsigned number, const Cluster& cluster)
       : Part(call, slabs, number, cluster) {
     parts = static_cast<double2*>(this->behind);
-    ranks = parts + s.copies * s.inner;
-    sums = ranks + (cluster.size > 1 ? cluster.size * s.inner : 0);
-    results = reinterpret_cast<Result*>(sums + (kBackward ? 0 : s.inner + kPack));
-    scales = reinterpret_cast<GradientScale*>(results + s.inner + kPack);
+    ranks = parts + s.copies * s.columns.columns;
+    sums = ranks + (cluster.size > 1 ? cluster.size * s.rows.columns : 0);
+    results = reinterpret_cast<Result*>(sums + (kBackward ? 0 : s.columns.columns + kPack));
+    scales = reinterpret_cast<GradientScale*>(results + s.columns.columns + kPack);
   }
 
   __device__ __forceinline__ void clear_parts() const {
-    for (int k = thread(); k < s.copies * s.inner; k += threads()) parts[k] = make_double2(0.0, 0.0);
+    for (int k = thread(); k < s.copies * s.columns.columns; k += threads()) parts[k] = make_double2(0.0, 0.0);
   }
 
   // Adds what lanes have of each column to parts.
@@ -73,8 +73,8 @@ class Slab : public SlabPart<T, kBackward> {
 #pragma unroll
         for (int k = 0; k < kCell; ++k) {
           if (k >= kept) break;
-          const int in_pass = group * kCell + first + k, column = s.column_of(j * kCell + first + k);
-          double2& part = parts[s.round_of(in_pass) * s.inner + column];
+          const int in_pass = group * kCell + first + k, column = s.columns.column_of(j * kCell + first + k);
+          double2& part = parts[s.columns.turn_of(in_pass) * s.columns.columns + column];
           const Sum sum = Sum{part.x, part.y} + mine[k];
           part = make_double2(sum.hi, sum.lo);
         }
@@ -83,21 +83,38 @@ class Slab : public SlabPart<T, kBackward> {
     });
   }
 
-  // The block's sum of a column.
-  __device__ __forceinline__ Sum sum_of_block(int column) const {
+  // Calls use(row, member) in all threads, neighbours of which are a row's members; behind the last row is none.
+  template <typename Use>
+  __device__ __forceinline__ void each_row(const Use& use) const {
+    const int beside = threads() >> s.row_bits, member = thread() & ((1 << s.row_bits) - 1);
+#pragma unroll 1
+    for (int base = 0; base < s.rows.columns; base += beside) use(base + (thread() >> s.row_bits), member);
+  }
+
+  // The block's sum of a row, which all its members are told.
+  __device__ __forceinline__ Sum sum_of_block(int row, int member) const {
     Sum sum;
-    for (int k = 0; k < s.copies; ++k) {
-      const double2 part = parts[k * s.inner + column];
-      sum = sum + Sum{part.x, part.y};
+    if (row < s.rows.columns) {
+      each_column(row, member, [&](int column) {
+        for (int k = 0; k < s.copies; ++k) {
+          const double2 part = parts[k * s.columns.columns + column];
+          sum = sum + Sum{part.x, part.y};
+        }
+      });
     }
+#pragma unroll 1
+    for (int bit = 0; bit < s.row_bits; ++bit) sum = sum + shuffled(sum, 1 << bit);
     return sum;
   }
 
-  __device__ __forceinline__ void set_result(int column, const Sum& total, const Result& result) const {
-    for (int k = column; k < s.inner + kPack; k += s.inner) {
-      if constexpr (!kBackward) sums[k] = make_double2(total.hi, total.lo);
-      results[k] = result;
-    }
+  // Of the row's columns that are the member's.
+  __device__ __forceinline__ void set_result(int row, int member, const Sum& total, const Result& result) const {
+    each_column(row, member, [&](int column) {
+      for (int k = column; k < s.columns.columns + kPack; k += s.columns.columns) {
+        if constexpr (!kBackward) sums[k] = make_double2(total.hi, total.lo);
+        results[k] = result;
+      }
+    });
   }
 
   // Puts results in the place of the input, and stores them. Shared memory may be given up then.
@@ -130,6 +147,16 @@ class Slab : public SlabPart<T, kBackward> {
     for (int base = 0; base < s.turn; base += groups) use(base + group, group);
   }
 
+  // Calls use(column) for a member's columns, which are numbered from the first pack's start.
+  template <typename Use>
+  __device__ __forceinline__ void each_column(int row, int member, const Use& use) const {
+    const int apart = s.folds.apart.columns, first = s.folds.first_column(s.folds.row(row)) + this->shift;
+#pragma unroll 1
+    for (int at = member * apart; at < s.folds.columns.columns; at += apart << s.row_bits) {
+      use(s.columns.column_of(first + at));
+    }
+  }
+
   // The lane's first turn, and the cells from one of its turns to the next.
   __device__ __forceinline__ int first_turn() const { return thread() % 32 >> (5 - s.lane_bits); }
   __device__ __forceinline__ int step() const { return s.turn << s.lane_bits; }
@@ -159,7 +186,7 @@ class Slab : public SlabPart<T, kBackward> {
 
   // The same of a chunk, with results in their place.
   __device__ __forceinline__ void finish_cells(int j, int chunk) const {
-    const int result = s.column_of(j * kCell);
+    const int result = s.columns.column_of(j * kCell);
     int place = j + (first_turn() + chunk * s.chunk) * s.turn;
 #pragma unroll 1
     for (int k = 0; k < s.chunk && place < count; k += kBatch << s.lane_bits, place += kBatch * step()) {

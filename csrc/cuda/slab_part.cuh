@@ -4,34 +4,34 @@
 #include "bulk.cuh"
 #include "lattice.cuh"
 #include "reduce.cuh"
+#include "turns.cuh"
 
 namespace l1norm::cuda {
 
 struct Slabs {
   int64_t run;    // elements of all rows that take turns
-  int inner;      // such rows
+  Turns columns;  // which come round in it
+  Turns rows;     // as many as columns, or fewer, which have several each
+  Folds folds;
   int turn;       // cells from one to the next of the same columns
   int packs;      // of a block: whole turns
   int lane_bits;  // logarithm of the lanes that have the same columns
   int chunk;      // turns that are loaded and stored by themselves: whole batches
   int copies;     // sums of a column that a pass over the turn's cells adds at once
-  Divider by_inner;
+  int row_bits;   // logarithm of the threads that add up a row's columns, and finish them
 
-  Slabs(const Lattice& l, bool backward, int64_t size, const SlabPlan& plan)
-      : run(l.geometry.row.count * l.inner),
-        inner(static_cast<int>(l.inner)),
+  Slabs(const Rounds& slab, bool backward, int64_t size, const SlabPlan& plan)
+      : run(slab.elements()),
+        columns(static_cast<int>(slab.period)),
+        rows(static_cast<int>(slab.columns())),
+        folds(slab),
         turn(plan.turn * slab_cells(backward, size)),
         packs(plan.packs),
         lane_bits(bits_of(static_cast<uint32_t>(plan.lanes)) - 1),
         chunk(static_cast<int>(ceil_div(plan.packs / plan.turn, int64_t{slab_batch(size)} * plan.lanes * plan.chunks)) *
               slab_batch(size) * plan.lanes),
-        copies(slab_copies(inner, kPackBytes / size / slab_cells(backward, size), plan)),
-        by_inner(static_cast<uint32_t>(inner)) {}
-
-  __device__ __forceinline__ int round_of(int column) const {
-    return static_cast<int>(by_inner.quotient(static_cast<uint32_t>(column)));
-  }
-  __device__ __forceinline__ int column_of(int column) const { return column - round_of(column) * inner; }
+        copies(slab_copies(slab.period, kPackBytes / size / slab_cells(backward, size), plan)),
+        row_bits(slab_row_bits(slab.fold)) {}
 };
 
 template <typename T, bool kBackward>
@@ -44,7 +44,7 @@ class SlabPart {
 
   __device__ __forceinline__ SlabPart(const Call& c_, const Slabs& s_, unsigned number, const Cluster& cluster)
       : c(c_), s(s_) {
-    offsets = offsets_of(c.geometry.rows, static_cast<int64_t>(number) * s.inner);
+    offsets = offsets_of(c.geometry.rows, static_cast<int64_t>(number) * s.rows.columns);
     shift = elements_past<T>(c.output, offsets.output, kPack);
     const int64_t begin = static_cast<int64_t>(cluster.rank) * s.packs;
     const int64_t left = (s.run + shift + kPack - 1) / kPack - begin;
@@ -97,11 +97,8 @@ class SlabPart {
     });
   }
 
-  // Columns are numbered from the first pack's start.
-  __device__ __forceinline__ int64_t denominator(int column) const {
-    const Walk& units = c.geometry.rows;
-    const int row = s.column_of(column + s.inner * kPack - shift);
-    return offsets.denominator + row * units.stride[units.dims - 1].denominator;
+  __device__ __forceinline__ int64_t denominator(int row) const {
+    return offsets.denominator + s.folds.denominator(c.geometry.rows, s.folds.row(row));
   }
 
  protected:

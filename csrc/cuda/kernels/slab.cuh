@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(kSlabThreads) kernel(const __grid_constant__ C
     const Cluster cluster;
     const unsigned slab_number = blockIdx.x >> log2_of(cluster.size);
     const bool many = cluster.size > 1;
-    if (many) cluster.expect((cluster.size - 1) * s.inner);
+    const int rows = s.rows.columns;
+    if (many) cluster.expect((cluster.size - 1) * rows);
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     Slab<T, kBackward> slab(c, s, slab_number, cluster);
     slab.start_barriers();
@@ -25,43 +26,43 @@ __global__ void __launch_bounds__(kSlabThreads) kernel(const __grid_constant__ C
     slab.load();
     slab.clear_parts();
     if constexpr (kBackward) {
-      for (int k = thread; k < s.inner; k += threads) {
-        slab.scales[k] = RowDivisor<T>(c, slab.denominator(k)).scale(c);
-      }
+      for (int k = thread; k < rows; k += threads) slab.scales[k] = RowDivisor<T>(c, slab.denominator(k)).scale(c);
     }
     __syncthreads();
     slab.add_up();
     if (many) {
-      double2* const mine = slab.ranks + cluster.rank * s.inner;
-      for (int k = thread; k < s.inner; k += threads) {
-        const Sum sum = slab.sum_of_block(k);
-        mine[k] = make_double2(sum.hi, sum.lo);
-      }
+      double2* const mine = slab.ranks + cluster.rank * rows;
+      slab.each_row([&](int row, int member) {
+        const Sum sum = slab.sum_of_block(row, member);
+        if (row < rows && member == 0) mine[row] = make_double2(sum.hi, sum.lo);
+      });
       cluster.wait();
       __syncthreads();
-      for (int k = thread; k < s.inner * cluster.size; k += threads) {
-        const int peer = s.round_of(k), column = s.column_of(k);
-        if (peer != cluster.rank) cluster.store(mine + column, peer, mine[column]);
+      for (int k = thread; k < rows * cluster.size; k += threads) {
+        const int peer = s.rows.turn_of(k), row = s.rows.column_of(k);
+        if (peer != cluster.rank) cluster.store(mine + row, peer, mine[row]);
       }
       cluster.await_sums();
     }
-    for (int k = thread; k < s.inner; k += threads) {
+    slab.each_row([&](int row, int member) {
       Sum total;
+      if (!many) total = slab.sum_of_block(row, member);
+      if (row >= rows) return;
       if (many) {
         for (int rank = 0; rank < cluster.size; ++rank) {
-          const double2 part = slab.ranks[rank * s.inner + k];
+          const double2 part = slab.ranks[rank * rows + row];
           total = total + Sum{part.x, part.y};
         }
-      } else {
-        total = slab.sum_of_block(k);
       }
       if constexpr (kBackward) {
-        slab.set_result(k, total, Slope<T>(make_gradient<Wide<T>>(total, slab.scales[k])));
+        slab.set_result(row, member, total, Slope<T>(make_gradient<Wide<T>>(total, slab.scales[row])));
       } else {
-        slab.set_result(k, total, Quotient<T>(total, c.count, c.eps));
-        if (c.denominator != nullptr && cluster.rank == 0) write_denominator<T>(c, slab.denominator(k), total);
+        slab.set_result(row, member, total, Quotient<T>(total, c.count, c.eps));
+        if (c.denominator != nullptr && cluster.rank == 0 && member == 0) {
+          write_denominator<T>(c, slab.denominator(row), total);
+        }
       }
-    }
+    });
     __syncthreads();
     slab.finish();
   }
@@ -73,15 +74,16 @@ cudaError_t launch(const Call& call, const SlabPlan& plan, cudaStream_t stream) 
   // Of elements, whatever packs they are in.
   const Lattice lattice = make_lattice(call.geometry, kPackBytes / sizeof(T), false, true);
   c.geometry = lattice.geometry;
-  const size_t shared_bytes = static_cast<size_t>(slab_bytes(lattice.inner, kBackward, sizeof(T), plan));
+  const Rounds slab = lattice.slab();
+  const size_t shared_bytes = static_cast<size_t>(slab_bytes(slab, kBackward, sizeof(T), plan));
   const auto function = kernel<T, kBackward>;
   static Prepared prepared;
   const cudaError_t error =
       prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
   if (error != cudaSuccess) return error;
-  const int64_t blocks = c.geometry.rows.count / lattice.inner * plan.cluster;
+  const int64_t blocks = c.geometry.rows.count / slab.columns() * plan.cluster;
   return launch_in_stream(c, function, blocks, plan.threads, shared_bytes, plan.cluster, stream, c,
-                          Slabs(lattice, kBackward, sizeof(T), plan));
+                          Slabs(slab, kBackward, sizeof(T), plan));
 }
 
 }  // namespace slab_kernel
