@@ -38,7 +38,14 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
         side_by_side = 1 if along else 32 // unit_bytes  # 32 bytes, where a column is long
         most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["widest_cluster"]
         whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 3, 4, 8) if backward else (2, 3, 4, 8, 16)
-        sharing = size == 2 and kind == "columns"
+        sharing, few = (
+            kind == "columns" and (size < 8 or backward),
+            4 if size == 2 and kind == "columns" else 8 if backward else 16,
+        )
+        # Steps of a lane that shares columns, and the most of one that is among more than two.
+        of_half = (5, 6, 7, 8) if backward else (6, 8, 10, 12)
+        shared_steps = of_half if size == 2 else (6, 8) if backward else (12, 16)
+        most_of_many = 8 if backward else 12
         for units in (1, 3, 24, 1000, 1 << 18, 1 << 33):
             for inner in (1, 3, 4, 12, 17, 600):
                 for steps in (1, 2, 3, 4, 5, 8, 9, 16, 17, 63, 64, 65, 512, 1025, 4096, 30_000, 100_000, 1 << 20):
@@ -64,19 +71,22 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     assert plan["threads"] == warps * across * 32 * tiles
                     assert 1 <= plan["blocks"] < 1 << 31
                     assert plan["blocks"] == ceil_div(ceil_div(units, width), tiles) * cluster
-                    if sharing and plan["whole"] and steps > 4:
+                    if sharing and plan["whole"] and steps > few:
                         sharers = 32 // lanes
-                        assert sharers in (1, 2, 4, 8), case
-                        assert packs in ((5, 6, 7, 8) if backward else (6, 8, 10, 12)), case
+                        assert sharers in ((1, 2, 4, 8) if size == 2 else (2, 4, 8)), case
+                        assert packs in shared_steps, case
+                        assert size < 8 or steps <= 24, case
                         assert steps <= sharers * packs <= max(2 * steps, 8), case
                         assert (across, width, warps, cluster, plan["shared_packs"]) == (1, lanes, 1, 1, 0), case
                         enough = plan["blocks"] >= GPUS[name]["multiprocessors"]
-                        assert backward or steps <= 16 or enough, case
+                        assert enough or (size == 2 and (backward or steps <= 16)), case
+                        assert size == 2 or 2 * sharers * packs < 3 * steps, case
                         # No more lanes than hold them, unless blocks of fewer are too few.
                         fewer = ceil_div(ceil_div(units, 2 * lanes), 4) < GPUS[name]["multiprocessors"]
-                        assert sharers == 1 or fewer or steps > sharers // 2 * (8 if backward else 12), case
+                        of_fewer = 16 if size == 4 and not backward and sharers == 4 else most_of_many
+                        assert sharers == 1 or (fewer and size == 2) or steps > sharers // 2 * of_fewer, case
                         continue
-                    assert plan["whole"] == (not along and steps <= (4 if sharing else 8 if backward else 16)), case
+                    assert plan["whole"] == (not along and steps <= few), case
                     if plan["whole"]:
                         assert packs in whole_columns, case
                         assert packs >= steps, case

@@ -1,10 +1,10 @@
-"""Columns of halves that lanes of a warp share, held to the CPU's bits."""
+"""Columns that lanes of a warp share, held to the CPU's bits."""
 
 import pytest
 import torch
 from exact import assert_same_bits
 from plans import ceil_div, plan_of
-from samples import decided_by_one, make_rows, with_ties
+from samples import DTYPES, decided_by_one, make_rows, with_ties
 
 import l1norm
 
@@ -43,24 +43,33 @@ def assert_same_as_on_cpu(device, x: torch.Tensor, dims: list[int], eps: float =
     assert_same_bits(slopes, gradient(g, x, m, dims, eps=eps))
 
 
+def are_shared(steps: int, dtype: torch.dtype, backward: bool) -> bool:
+    if dtype.itemsize == 2:
+        return steps <= (64 if backward else 96)
+    if dtype.itemsize == 8:
+        return backward and 8 < steps <= 24
+    return 8 < steps <= 64 if backward else 16 < steps <= 48 or 64 < steps <= 96
+
+
 # Of each number of lanes and steps a lane, the last step not every lane's.
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("steps", [9, 11, 13, 15, 18, 23, 30, 37, 47, 55, 61, 72, 92])
 def test_lanes_share_columns(steps, dtype, cuda):
     # As many as make blocks for all multiprocessors.
-    groups = ceil_div(4 * 32 * 132 // (2 if steps <= 24 else 4 if steps <= 48 else 8), COLUMNS // 8)
-    x = columns_of(steps, dtype, groups)
+    lanes = 16 if steps <= (24 if dtype.itemsize == 2 else 32) else 8 if steps <= 48 else 4
+    x = columns_of(steps, dtype, ceil_div(4 * lanes * 132, COLUMNS * dtype.itemsize // 16))
     for backward in (False, True):
         plan = plan_of("H200", x.shape, [1], dtype, backward)
-        assert (plan["whole"] and plan["lanes"] < 32) == (steps <= (64 if backward else 96))
+        shared = plan["kernel"] == "strided" and plan["whole"] and plan["lanes"] < 32
+        assert shared == are_shared(steps, dtype, backward)
     for eps in (0.0, 0.5):
         assert_same_as_on_cpu(cuda, x, [1], eps)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("sizes", [(40, 5, 16, 5, 64), (40, 3, 9, 19, 128), (300, 2, 7, 7, 64)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(40, 4, 32, 5, 64), (300, 3, 7, 7, 64)], ids=str)
 def test_steps_of_two_loops(sizes, dtype, cuda):
-    plan = plan_of("H200", sizes, [1, 3], dtype)
+    plan = plan_of("H200", sizes, [1, 3], dtype, backward=dtype is torch.float64)
     assert plan["whole"]
     assert plan["lanes"] < 32
     assert_same_as_on_cpu(cuda, make_rows("randn", *sizes, dtype=dtype), [1, 3])

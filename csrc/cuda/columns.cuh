@@ -42,10 +42,10 @@ struct WholeColumns {
   static constexpr int kGroup = sizeof(T) == 4 ? kFews : 1, kGroups = kFews / kGroup;
   // Whether divisors are made from the columns anew, as reading them takes long where columns are this short (2
   // float32: a seventh of all bytes). Of other types, and one by one, there is no time for more arithmetic.
-  static constexpr bool kMakesDivisors = kBackward && sizeof(T) == 4 && kColumns > 1;
+  static constexpr bool kMakesDivisors = kBackward && sizeof(T) == 4 && kColumns > 1 && !kShared;
   // What is not proven needs its column's sum again: short columns are kept for that, else their sums take less.
   static constexpr bool kKeepsSums = kSteps > (sizeof(T) == 2 ? 4 : 2);
-  static_assert(!kShared || (kUnits == 1 && kKeepsSums && !kMakesDivisors && sizeof(T) == 2));
+  static_assert(!kShared || (kUnits == 1 && kKeepsSums && (sizeof(T) < 8 || kBackward)));
   // Infinities and NaN are noted of a unit's columns together.
   using ColumnTally = std::conditional_t<std::is_same_v<T, __half>, HalfTally<__half, double, NoLargest>, Tally<T>>;
 
@@ -175,13 +175,14 @@ struct WholeColumns {
     for (int j = 0; j < kUnits; ++j) {
       Slope<T> all[kMakesDivisors ? kColumns : 1];
       if constexpr (kMakesDivisors) find_slopes(j, o[j].denominator, all);
-      double shared[kShared ? kColumns : 1];
+      const auto by = [&](int k) { return sizeof(T) == 8 ? dot_scale<Wide<T>>(m[j][k], c.count) : 1.0; };
+      SharedDot<T> shared[kShared ? kColumns : 1];
       if constexpr (kShared) {
 #pragma unroll
-        for (int k = 0; k < kColumns; ++k) shared[k] = dot(j, k, 1.0).hi;
+        for (int k = 0; k < kColumns; ++k) shared[k] = SharedDot<T>(dot(j, k, by(k)));
         each_other([&](const auto& other) {
 #pragma unroll
-          for (int k = 0; k < kColumns; ++k) shared[k] += other(shared[k]);
+          for (int k = 0; k < kColumns; ++k) shared[k].join(other);
         });
       }
 #pragma unroll
@@ -194,9 +195,8 @@ struct WholeColumns {
           if constexpr (kMakesDivisors) {
             slopes[k] = all[column];
           } else {
-            const double by = sizeof(T) == 8 ? dot_scale<Wide<T>>(m[j][column], c.count) : 1.0;
             const GradientScale scale = RowDivisor<T>{m[j][column], h[j][column]}.scale(c);
-            const Sum total = kShared ? Sum{shared[kShared ? column : 0], 0.0} : dot(j, column, by);
+            const Sum total = kShared ? shared[kShared ? column : 0].sum() : dot(j, column, by(column));
             slopes[k] = Slope<T>(make_gradient<Wide<T>>(total, scale));
           }
           at[k] = &slopes[k];

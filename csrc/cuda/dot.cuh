@@ -168,4 +168,33 @@ __device__ __forceinline__ Sum dot_of(const Add& add) {
   }
 }
 
+// A thread's dot product that others add theirs to. Of doubles both words count.
+template <typename T>
+class SharedDot {
+ public:
+  SharedDot() = default;
+  __device__ __forceinline__ explicit SharedDot(const Sum& dot) {
+    if constexpr (sizeof(T) == 8) {
+      total_ = dot;
+    } else {
+      total_ = dot.hi;
+    }
+  }
+
+  // other(v): that of another thread.
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other& other) {
+    if constexpr (sizeof(T) == 8) {
+      total_ = total_ + Sum{other(total_.hi), other(total_.lo)};
+    } else {
+      total_ += other(total_);
+    }
+  }
+
+  __device__ __forceinline__ Sum sum() const { return Sum{total_}; }
+
+ private:
+  std::conditional_t<sizeof(T) == 8, Sum, double> total_;
+};
+
 }  // namespace l1norm::cuda

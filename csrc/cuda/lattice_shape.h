@@ -79,7 +79,7 @@ constexpr int column_blocks(bool backward, int steps, int64_t bytes, int64_t ele
   if (bytes == kPackBytes && !half && steps <= 3) return steps == 2 && !backward ? 7 : 6;
   if (backward && half) return steps <= 7 ? 4 : 3;
   if (steps <= 4) return backward || (half && steps == 4) ? 5 : 6;
-  return steps <= (half && bytes == kPackBytes ? 12 : 8) ? (backward || half ? 4 : 5) : 3;
+  return steps <= (element_size < 8 && bytes == kPackBytes ? 12 : 8) ? (backward || half ? 4 : 5) : 3;
 }
 constexpr int longest_whole_column(bool backward) { return backward ? 8 : 16; }
 

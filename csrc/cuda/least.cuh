@@ -24,6 +24,12 @@ struct Least<float> {
     for (int k = 0; k < N; ++k) bits = min(bits, 2u * __float_as_uint(x.units[k]) - 1u);
   }
 
+  // other(bits): those of another thread.
+  template <typename Other>
+  __device__ __forceinline__ void join(const Other& other) {
+    bits = min(bits, other(bits));
+  }
+
   // The upper word of a double: sums below it are exact in double, as all elements are multiples of the least one's
   // last place, 2^-23 of its power of two. Without a least one it is far above 0.
   __device__ __forceinline__ uint32_t exact_below() const { return (exponent() + (1023u - 127u + 53u - 23u)) << 20; }
@@ -50,7 +56,6 @@ struct Least<__nv_bfloat16> {
     }
   }
 
-  // other(bits): those of another thread.
   template <typename Other>
   __device__ __forceinline__ void join(const Other& other) {
     bits = __vminu2(bits, other(bits));

@@ -72,15 +72,19 @@ constexpr WholeCost kWholeCosts[] = {
     {2.138, -0.207, 2.099, 0.475, 0.022}, {1.084, 0.03, 0.726, 0.258, 0.057}, {1.284, -0.007, 1.029, 0.329, 0.168},
 };
 
-// Columns of halves that lanes share.
+// Columns of halves and of wider types that lanes share, then those of their gradients.
 struct SharedColumnsCost {
   double always, small;
   double empty;        // of cells that hold nothing
   double four, eight;  // lanes
   double narrow;       // of 48 bytes side by side that are not there
 };
-constexpr SharedColumnsCost kSharedColumnsCosts[] = {{1.091, 0.142, 0.363, 0.003, 0.012, 0.013},
-                                                     {1.187, 0.142, 0.433, 0.038, 0.089, 0.043}};
+constexpr SharedColumnsCost kSharedColumnsCosts[] = {
+    {1.091, 0.142, 0.363, 0.003, 0.012, 0.013},
+    {1.025, 0.067, 0.0, 0.021, 0.073, 0.077},
+    {1.187, 0.142, 0.433, 0.038, 0.089, 0.043},
+    {1.017, 0.287, 0.172, 0.002, 0.042, 0.051},
+};
 
 // Rows that take turns.
 struct TurnsCost {
@@ -223,7 +227,7 @@ inline double whole_cost(const Shape& shape, const StridedPlan& plan) {
 
 inline double shared_columns_cost(const Shape& shape, const StridedPlan& plan) {
   const LatticeShape& s = shape.lattice;
-  const SharedColumnsCost& of = kSharedColumnsCosts[shape.backward ? 1 : 0];
+  const SharedColumnsCost& of = kSharedColumnsCosts[(shape.backward ? 2 : 0) + (s.element_size > 2 ? 1 : 0)];
   const int sharers = 32 / plan.lanes;
   return of.always + of.small * smallness(shape) +
          of.empty * missing(static_cast<double>(s.steps), sharers * plan.packs) +

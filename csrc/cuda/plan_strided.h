@@ -272,8 +272,8 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   if (s.units == 0 || s.steps == 0) return false;
   const int64_t cells = ceil_div(s.steps, s.elements);
   if (plan_shared_columns(s, backward, device, plan)) return true;
-  const bool half_packs = s.element_size == 2 && s.elements == 1;
-  if (!s.along && s.steps <= (half_packs ? kFewSteps : longest_whole_column(backward))) {
+  const int64_t few = s.elements > 1 ? longest_whole_column(backward) : few_steps(backward, s.element_size);
+  if (!s.along && s.steps <= few) {
     const int held = s.steps <= 3     ? static_cast<int>(std::max<int64_t>(s.steps, s.elements > 1 ? 3 : 2))
                      : s.elements > 1 ? longest_whole_column(backward)
                                       : power_of_two_from(s.steps);

@@ -241,6 +241,12 @@ cudaError_t launch_skewed(const Call& c, const Lattice& lattice, const StridedPl
   return launch_loose<T, kBackward, kMost>(c, s, plan, blocks, slots, sums, stream);
 }
 
+// Calls use(kFirst), use(kFirst + kBy) and so on, as constants.
+template <int kFirst, int kBy, int... kNumbers, typename Use>
+void each_of(std::integer_sequence<int, kNumbers...>, const Use& use) {
+  (use(std::integral_constant<int, kFirst + kNumbers * kBy>{}), ...);
+}
+
 template <typename T, bool kBackward, bool kElements>
 cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& plan, cudaStream_t stream) {
   Call c = call;
@@ -272,7 +278,8 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   const auto columns = [&](auto packs, auto shared) {
     constexpr int kSteps = decltype(packs)::value;
     constexpr bool kShared = decltype(shared)::value;
-    if (plan.whole && plan.packs == kSteps) {
+    // Of halves as many steps are in a kernel of either kind.
+    if (plan.whole && plan.packs == kSteps && (sizeof(T) == 2 || plan.is_shared() == kShared)) {
       error = launch_columns<T, kBackward, kSteps, kElements, kShared>(c, t, blocks, stream);
     }
   };
@@ -293,16 +300,10 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
     if constexpr (sizeof(T) > 2) {
       whole(integral_constant<int, 8>{});
       if constexpr (!kBackward) whole(integral_constant<int, 16>{});
-    } else if constexpr (kBackward) {
-      shared(integral_constant<int, 5>{});
-      shared(integral_constant<int, 6>{});
-      shared(integral_constant<int, 7>{});
-      shared(integral_constant<int, 8>{});
-    } else {
-      shared(integral_constant<int, 6>{});
-      shared(integral_constant<int, 8>{});
-      shared(integral_constant<int, 10>{});
-      shared(integral_constant<int, 12>{});
+    }
+    if constexpr (has_shared_steps(kBackward, sizeof(T))) {
+      constexpr SharedSteps kOf = shared_steps(kBackward, sizeof(T));
+      each_of<kOf.least, kOf.by>(std::make_integer_sequence<int, (kOf.most - kOf.least) / kOf.by + 1>{}, shared);
     }
   }
   return error;
