@@ -64,7 +64,7 @@ struct Lattice {
   Beside beside;
   Rounds rounds;  // of elements
 
-  // The dense run of rows that take turns in it, of elements.
+  // Of elements: the dense run in which rows take turns.
   Rounds slab() const { return rounds.is_folded_slab() ? rounds : Rounds{inner, geometry.row.count}; }
 };
 

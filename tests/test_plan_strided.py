@@ -38,10 +38,8 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
         side_by_side = 1 if along else 32 // unit_bytes  # 32 bytes, where a column is long
         most = 16 * (32 // side_by_side) * packs_in_registers * elements * GPUS[name]["widest_cluster"]
         whole_columns = (3, 8 if backward else 16) if elements > 1 else (2, 3, 4, 8) if backward else (2, 3, 4, 8, 16)
-        sharing, few = (
-            kind == "columns" and (size < 8 or backward),
-            4 if size == 2 and kind == "columns" else 8 if backward else 16,
-        )
+        sharing = kind == "columns" and (size < 8 or backward)
+        few = 4 if size == 2 and kind == "columns" else 8 if backward else 16
         # Steps of a lane that shares columns, and the most of one that is among more than two.
         of_half = (5, 6, 7, 8) if backward else (6, 8, 10, 12)
         shared_steps = of_half if size == 2 else (6, 8) if backward else (12, 16)

@@ -249,7 +249,7 @@ inline Plan make_plan(const Shape& shape, const Device& device, const Kernel* wa
   const bool tiles = wanted != nullptr || (shape.row_bytes() <= longest_tile_row(shape) && !is_few(shape, device, 4));
   if (tiles && open(Kernel::kTile) && plan_tile(shape, device, plan.tile)) {
     plan.kernel = Kernel::kTile;
-  } else if (wanted == nullptr && is_gathered_slab(shape) && is_better_gathered(shape) &&
+  } else if (wanted == nullptr && are_pieces_better_in_slabs(shape) && is_better_gathered(shape) &&
              shape.bytes() >= kLeastCompared && plan_slab(shape.lattice, shape.backward, device, plan.slab)) {
     plan.kernel = Kernel::kSlab;
   } else if (open(Kernel::kGather) && (wanted != nullptr || is_better_gathered(shape)) &&

@@ -91,7 +91,7 @@ inline bool are_enough_gathered(const Shape& shape, const Device& device, int64_
 // Whether rows in many pieces are better held in slabs than gathered (on an H200, of a copy's speed or torch.add's,
 // gathered behind it: dims 1 and 3 of 4799 x 30 x 19 x 9 float32 0.57, 0.27; gradients of 4584 x 13 x 73 x 6 0.59,
 // 0.17; 6228 x 17 x 162 x 3 float16 0.33, 0.22; but 25606 x 8 x 8 x 7 float32 0.31, 0.44).
-inline bool is_gathered_slab(const Shape& shape) {
+inline bool are_pieces_better_in_slabs(const Shape& shape) {
   const Rounds& rounds = shape.lattice.rounds;
   const int64_t pieces = shape.backward ? (shape.is_half() ? 10 : 8) : shape.is_half() ? 16 : 10;
   return shape.lattice.is_folded_slab() && rounds.period < kMostPeriod && rounds.repeats >= pieces;

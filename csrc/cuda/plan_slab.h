@@ -10,7 +10,7 @@
 namespace l1norm::cuda {
 
 constexpr int kSlabThreads = 1024;
-constexpr int64_t kMostSlabColumns = 4096;
+constexpr int64_t kMostSlabColumns = 4096;   // that take turns
 constexpr int kSlabChunks = 4;               // at the most, that are loaded and stored one by one
 constexpr int kSlabLine = 128 / kPackBytes;  // packs of a line of shared memory
 // Cells of a pack, of which lanes take one at a time, and so many together: halves of packs where two operands, or the
