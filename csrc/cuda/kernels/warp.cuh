@@ -54,8 +54,11 @@ constexpr int warp_start() {
 template <typename T, bool kBackward, int kPacks>
 constexpr int kThreads = warp_kernel_threads(kBackward, sizeof(T), kPacks);
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kMostBlocks = 16;  // that a T4's multiprocessor takes
+// Blocks that a multiprocessor takes: what asks for more of them is ignored.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ == 860)
+constexpr int kMostBlocks = 16;
+#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+constexpr int kMostBlocks = 24;
 #else
 constexpr int kMostBlocks = 32;
 #endif
