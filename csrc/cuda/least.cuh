@@ -43,7 +43,13 @@ struct Least<float> {
 
 template <>
 struct Least<__nv_bfloat16> {
-  uint32_t bits = ~0u;  // of the upper elements of pairs in the upper half, of the lower ones in the lower
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  static constexpr uint32_t kTimes = 1;  // an instruction adds to halves of a word apart
+#else
+  static constexpr uint32_t kTimes = 2;
+#endif
+  // kTimes its own, less one: of the upper elements of pairs in the upper half, of the lower ones in the lower.
+  uint32_t bits = ~0u;
 
   template <int N>
   __device__ __forceinline__ void note(const Pack<__nv_bfloat16, N>& x) {
@@ -51,8 +57,12 @@ struct Least<__nv_bfloat16> {
     for (int u = 0; u < Pack<__nv_bfloat16, N>::kUnits; ++u) {
       uint32_t both = 0;
       memcpy(&both, &x.units[u], sizeof x.units[u]);
-      // The lower half may borrow of the upper one, which is even.
-      bits = __vminu2(bits, 2u * (both & 0x7fff7fffu) - 0x00010001u);
+      if constexpr (kTimes == 1) {
+        bits = __viaddmin_u16x2(both & 0x7fff7fffu, ~0u, bits);
+      } else {
+        // The lower half may borrow of the upper one, which is even.
+        bits = __vminu2(bits, 2u * (both & 0x7fff7fffu) - 0x00010001u);
+      }
     }
   }
 
@@ -63,7 +73,7 @@ struct Least<__nv_bfloat16> {
 
   // As above, of magnitudes whose exponents are taken for a double's; at most what an infinity reads as.
   __device__ __forceinline__ uint32_t exact_below() const {
-    return min(((min(bits >> 16, bits & 0xffffu) + 1u) / 2u >> 7) + (53u - 7u), 255u) << 20;
+    return min(((min(bits >> 16, bits & 0xffffu) + 1u) / kTimes >> 7) + (53u - 7u), 255u) << 20;
   }
 };
 
