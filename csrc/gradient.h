@@ -128,10 +128,12 @@ L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient& pair) {
   return !d.lone && d.m > 0x1p-100 && d.m < 0x1p100 && d.through != 0.0 && fabs(d.through) < 0x1p120;
 }
 
-// Rounded twice to a float, within 2^-23 of |g / m| + |through|, before it is rounded to a half type.
-L1NORM_HD float input_gradient(float g, float x, const PairGradient& pair) {
-  const float sign = x == 0.0f ? 0.0f : copysignf(1.0f, x);
+// Rounded twice to a float, within 2^-23 of |g / m| + |through|, before it is rounded to a half type. sign: sgn(x).
+L1NORM_HD float gradient_by_sign(float g, float sign, const PairGradient& pair) {
   return fmaf(g, pair.inverse, -sign * pair.through) + fmaf(g, pair.inverse_low, -sign * pair.through_low);
+}
+L1NORM_HD float input_gradient(float g, float x, const PairGradient& pair) {
+  return gradient_by_sign(g, x == 0.0f ? 0.0f : copysignf(1.0f, x), pair);
 }
 
 }  // namespace l1norm

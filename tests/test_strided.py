@@ -168,7 +168,9 @@ def test_rows_without_a_fast_path(shape, dtype, cuda):
     x[1, :, 2] = torch.finfo(dtype).max
     x[1, :, 3] = 0.0
     x[1, 0, 3] = tiny
+    x[0, :3, 4] = -0.0
     g = make_rows("randn", *shape, dtype=dtype, seed=1)
+    g[0, 0, 4], g[0, 1, 4] = 0.0, -0.0
     for eps in (0.0, 0.5):
         expected, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
         slopes = gradient(g, x, m, 1, eps=eps)

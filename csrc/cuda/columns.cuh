@@ -201,10 +201,16 @@ struct WholeColumns {
           }
           at[k] = &slopes[k];
         }
+        Few of_g[kSteps], of_x[kSteps];
 #pragma unroll
         for (int u = 0; u < kSteps; ++u) {
-          x[j][u].units[f] = gradients_beside(Few{{g[j][u].units[f]}}, Few{{x[j][u].units[f]}}, at).units[0];
+          of_g[u] = {{g[j][u].units[f]}};
+          of_x[u] = {{x[j][u].units[f]}};
         }
+        // Else two units of pairs would leave a multiprocessor fewer blocks.
+        differentiate_beside<(kUnits > 1 && kColumns > 1)>(at, of_g, of_x);
+#pragma unroll
+        for (int u = 0; u < kSteps; ++u) x[j][u].units[f] = of_x[u].units[0];
       }
       visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + o[j].output,
                                       [&](int u, T* to, bool there) {

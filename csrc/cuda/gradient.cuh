@@ -33,17 +33,41 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
   return make_pack<T, N>(
       [&](int k) { return narrow<T>(input_gradient(forgotten(widen_at(g, k)), widen_at(x, k), d, zero)); });
 }
+
+// sgn() of two neighbours, as such.
+template <typename T>
+__device__ __forceinline__ uint32_t signs_of(uint32_t x) {
+  constexpr bool kHalf = std::is_same_v<T, __half>;
+  std::conditional_t<kHalf, __half2, __nv_bfloat162> pair;
+  memcpy(&pair, &x, sizeof pair);
+  return ((x & 0x80008000u) | (kHalf ? 0x3c003c00u : 0x3f803f80u)) & __hneu2_mask(pair, decltype(pair){});
+}
+
+// Of two neighbours, by a row each.
+template <typename T>
+__device__ __forceinline__ uint32_t input_gradients(uint32_t g, uint32_t x, const PairGradient& first,
+                                                    const PairGradient& second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // of which such GPUs compare no pairs
+    return narrow_pair<T>(input_gradient(widen_first<T>(g), widen_first<T>(x), first),
+                          input_gradient(widen_second<T>(g), widen_second<T>(x), second));
+  }
+#endif
+  const uint32_t signs = signs_of<T>(x);
+  return narrow_pair<T>(gradient_by_sign(widen_first<T>(g), widen_first<T>(signs), first),
+                        gradient_by_sign(widen_second<T>(g), widen_second<T>(signs), second));
+}
+
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
                                                       const PairGradient& pair) {
-  const auto one = [&](int k) { return input_gradient(widen_at(g, k), widen_at(x, k), pair); };
   if constexpr (Pack<T, N>::kPairs) {
     Pack<T, N> result;
 #pragma unroll
-    for (int k = 0; k < N; k += 2) result.units[k / 2] = narrow_pair<T>(one(k), one(k + 1));
+    for (int u = 0; u < N / 2; ++u) result.units[u] = input_gradients<T>(g.units[u], x.units[u], pair, pair);
     return result;
   } else {
-    return make_pack<T, N>([&](int k) { return narrow<T>(one(k)); });
+    return make_pack<T, N>([&](int k) { return narrow<T>(input_gradient(widen_at(g, k), widen_at(x, k), pair)); });
   }
 }
 
@@ -79,6 +103,13 @@ struct HalfSlope {
   HalfSlope() = default;
   __device__ __forceinline__ explicit HalfSlope(const Gradient& d)
       : inverse(d.inverse), through(d.through), paired(make_pair_gradient(d, pair)) {}
+
+  __device__ __forceinline__ T gradient(T g, T x) const {
+    const float of_g = widen(g), of_x = widen(x);
+    return narrow<T>(paired
+                         ? input_gradient(of_g, of_x, pair)
+                         : input_gradient(of_g, of_x, {inverse, 0.0, through, 0.0, 0.0, false}, 0.0 * fabs(through)));
+  }
 };
 template <>
 struct Slope<__half> : HalfSlope<__half> {
@@ -98,30 +129,46 @@ struct Slope<double> {
   __device__ __forceinline__ double gradient(double g, double x) const { return l1norm::input_gradient(g, x, d); }
 };
 
-// The gradients of neighbours of rows of their own: of one element, or of a pair of halves.
-template <typename T, int N>
-__device__ __forceinline__ Pack<T, N> gradients_beside(const Pack<T, N>& g, const Pack<T, N>& x,
-                                                       const Slope<T>* const (&slopes)[N]) {
+// The gradients of neighbours of rows of their own, one element or a pair of halves, in place of x. kAlways: what is
+// rare is looked for with each of them, in fewer registers.
+template <bool kAlways = false, typename T, int N, int kCount>
+__device__ __forceinline__ void differentiate_beside(const Slope<T>* const (&slopes)[N], const Pack<T, N> (&g)[kCount],
+                                                     Pack<T, N> (&x)[kCount]) {
   if constexpr (sizeof(T) == 2) {
-    float results[N];
+    const bool paired = slopes[0]->paired && slopes[N - 1]->paired;
+    const auto by_pairs = [&](const Pack<T, N>& grads, const Pack<T, N>& values) {
+      if constexpr (N == 2) {
+        return Pack<T, N>{{input_gradients<T>(grads.units[0], values.units[0], slopes[0]->pair, slopes[1]->pair)}};
+      } else {
+        return input_gradients(grads, values, slopes[0]->pair);
+      }
+    };
+    const auto one_by_one = [&](const Pack<T, N>& grads, const Pack<T, N>& values) {
+      return make_pack<T, N>([&](int k) { return slopes[k]->gradient(grads[k], values[k]); });
+    };
+    if constexpr (kAlways) {
 #pragma unroll
-    for (int k = 0; k < N; ++k) results[k] = input_gradient(widen_at(g, k), widen_at(x, k), slopes[k]->pair);
-    if (!slopes[0]->paired || !slopes[N - 1]->paired) {
+      for (int u = 0; u < kCount; ++u) {
+        const Pack<T, N> results = by_pairs(g[u], x[u]);
+        x[u] = paired ? results : one_by_one(g[u], x[u]);
+      }
+    } else if (paired) {
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const Slope<T>& slope = *slopes[k];
-        if (slope.paired) continue;
-        results[k] = input_gradient(widen_at(g, k), widen_at(x, k),
-                                    {slope.inverse, 0.0, slope.through, 0.0, 0.0, false}, 0.0 * fabs(slope.through));
+      for (int u = 0; u < kCount; ++u) x[u] = by_pairs(g[u], x[u]);
+    } else {
+      // In a loop, as it is rare.
+#pragma unroll 1
+      for (int u = 0; u < kCount; ++u) {
+        const Pack<T, N> results = one_by_one(select(g, u), select(x, u));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) x[i] = i == u ? results : x[i];
       }
     }
-    if constexpr (N == 2) {
-      return {{narrow_pair<T>(results[0], results[1])}};
-    } else {
-      return make_pack<T, N>([&](int k) { return narrow<T>(results[k]); });
-    }
   } else {
-    return make_pack<T, N>([&](int k) { return slopes[k]->gradient(g[k], x[k]); });
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      x[u] = make_pack<T, N>([&](int k) { return slopes[k]->gradient(g[u][k], x[u][k]); });
+    }
   }
 }
 

@@ -251,6 +251,8 @@ struct HeldCells {
                                                const Place& place, int skipped,
                                                Cells<T, kCells, kElements, kHow>& cells, const Grads& grads) {
     static_assert(kCells * X::kUnits <= 64);
+    // Slopes of columns that are none are not what nearly all are.
+    if (kBackward && !place.exists) return;
     const Memory desk(place, t, cluster.size);
     const Walk& steps = c.geometry.row;
     const auto make_way = [&] {
@@ -269,10 +271,15 @@ struct HeldCells {
         const Slope<T>* slopes[X::kUnit];
 #pragma unroll
         for (int k = 0; k < X::kUnit; ++k) slopes[k] = &desk.results[column(unit * X::kUnit + k)];
+        typename X::Few of_g[kCells], of_x[kCells];
 #pragma unroll
         for (int u = 0; u < kCells; ++u) {
-          cells.set(u, unit, gradients_beside(grads.few(u, unit), cells.few(u, unit), slopes));
+          of_g[u] = grads.few(u, unit);
+          of_x[u] = cells.few(u, unit);
         }
+        differentiate_beside(slopes, of_g, of_x);
+#pragma unroll
+        for (int u = 0; u < kCells; ++u) cells.set(u, unit, of_x[u]);
       } else {
         Quotient<T> results[X::kUnit];
 #pragma unroll

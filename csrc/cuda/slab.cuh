@@ -267,11 +267,15 @@ class Slab : public SlabPart<T, kBackward> {
       const Slope<T>* slopes[kUnit];
 #pragma unroll
       for (int k = 0; k < kUnit; ++k) slopes[k] = at + unit * kUnit + k;
+      Few of_g[kBatch], of_x[kBatch];
 #pragma unroll
       for (int u = 0; u < kBatch; ++u) {
-        values[u].units[unit] =
-            gradients_beside(Few{{grads[u].units[unit]}}, Few{{values[u].units[unit]}}, slopes).units[0];
+        of_g[u] = {{grads[u].units[unit]}};
+        of_x[u] = {{values[u].units[unit]}};
       }
+      differentiate_beside(slopes, of_g, of_x);
+#pragma unroll
+      for (int u = 0; u < kBatch; ++u) values[u].units[unit] = of_x[u].units[0];
     }
   }
 
