@@ -1,7 +1,8 @@
 // The strided kernel, instantiated for one dtype by each strided_*.cu.
 #pragma once
 
-#include "../columns.cuh"
+#include "../column_gradients.cuh"
+#include "../column_quotients.cuh"
 #include "../early.cuh"
 #include "../held_cells.cuh"
 #include "../interleaved.cuh"
@@ -144,36 +145,44 @@ constexpr int kMostColumnBlocks = 8;  // as many threads as a T4 takes
 #else
 constexpr int kMostColumnBlocks = 9;
 #endif
+// More spill on datacenter Blackwells and what came after them.
+template <typename T, bool kBackward, int kSteps, Sharing kSharing>
+constexpr int most_blocks() {
+  if (kSharing == Sharing::kNothing) return kMostColumnBlocks;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kMostSharedBlocks = 3;  // more spill
+  const bool most = std::is_same_v<T, __nv_bfloat16> && kBackward && kSteps > 6 && kSharing == Sharing::kSums;
+  return most ? 2 : 3;
 #else
-constexpr int kMostSharedBlocks = 4;
+  return 4;
 #endif
+}
 
-template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits, bool kShared>
+template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits, Sharing kSharing>
 __global__ void __launch_bounds__(kStridedWarps * 32,
                                   std::min(column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)),
-                                           kShared ? kMostSharedBlocks : kMostColumnBlocks))
+                                           most_blocks<T, kBackward, kSteps, kSharing>()))
     columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
+  constexpr bool kShared = kSharing != Sharing::kNothing;
   ask_ahead<kBackward>(c);
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kStridedWarps + threadIdx.x / 32;
   await_stream();
   const unsigned lane = threadIdx.x % 32;
-  WholeColumns<T, kBackward, kSteps, kColumns, kUnits, kShared> columns(
-      c, t, tile * t.width + (kShared ? lane & static_cast<unsigned>(t.lanes - 1) : lane));
+  const int64_t first_unit = tile * t.width + (kShared ? lane & static_cast<unsigned>(t.lanes - 1) : lane);
   if constexpr (kBackward) {
-    columns.differentiate();
+    ColumnGradients<T, kSteps, kColumns, kUnits, kSharing>(c, t, first_unit).differentiate();
   } else {
-    columns.normalize();
+    ColumnQuotients<T, kSteps, kColumns, kUnits, kShared>(c, t, first_unit).normalize();
   }
 }
 
-template <typename T, bool kBackward, int kSteps, bool kElements, bool kShared>
+template <typename T, bool kBackward, int kSteps, bool kElements, Sharing kSharing>
 cudaError_t launch_columns(const Call& c, const Tiling& t, unsigned blocks, cudaStream_t stream) {
   constexpr int kColumns = kElements ? 1 : kPackBytes / sizeof(T);
   constexpr int kUnits = column_units(kBackward, kSteps, kElements ? sizeof(T) : kPackBytes, sizeof(T));
-  return launch_in_stream(c, columns_kernel<T, kBackward, kSteps, kColumns, kUnits, kShared>, blocks,
-                          kStridedWarps * 32, 0, 1, stream, c, t);
+  size_t shared_bytes = 0;
+  if constexpr (kBackward) shared_bytes = ColumnGradients<T, kSteps, kColumns, kUnits, kSharing>::shared_bytes(t.lanes);
+  return launch_in_stream(c, columns_kernel<T, kBackward, kSteps, kColumns, kUnits, kSharing>, blocks,
+                          kStridedWarps * 32, shared_bytes, 1, stream, c, t);
 }
 
 template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared>
@@ -279,9 +288,15 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
     constexpr int kSteps = decltype(packs)::value;
     constexpr bool kShared = decltype(shared)::value;
     // Of halves as many steps are in a kernel of either kind.
-    if (plan.whole && plan.packs == kSteps && (sizeof(T) == 2 || plan.is_shared() == kShared)) {
-      error = launch_columns<T, kBackward, kSteps, kElements, kShared>(c, t, blocks, stream);
+    if (!plan.whole || plan.packs != kSteps || (sizeof(T) > 2 && plan.is_shared() != kShared)) return;
+    if constexpr (kShared && kBackward && sizeof(T) == 2) {
+      if (plan.lanes <= kSlopeSharers) {
+        error = launch_columns<T, kBackward, kSteps, kElements, Sharing::kSlopes>(c, t, blocks, stream);
+        return;
+      }
     }
+    constexpr Sharing kSharing = kShared ? Sharing::kSums : Sharing::kNothing;
+    error = launch_columns<T, kBackward, kSteps, kElements, kSharing>(c, t, blocks, stream);
   };
   const auto whole = [&](auto packs) { columns(packs, std::false_type{}); };
   const auto shared = [&](auto packs) { columns(packs, std::true_type{}); };

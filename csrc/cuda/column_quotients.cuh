@@ -1,0 +1,227 @@
+// The quotients of whole columns.
+#pragma once
+
+#include "columns.cuh"
+#include "unproven.cuh"
+
+namespace l1norm::cuda {
+
+// A value that stays in a register.
+__device__ __forceinline__ double settled(double x) {
+  asm("" : "+d"(x));
+  return x;
+}
+
+template <typename T, int kSteps, int kColumns, int kUnits, bool kShared>
+class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
+  using Base = Columns<T, false, kSteps, kColumns, kUnits, kShared>;
+  using Base::c;
+  using Base::each_other;
+  using Base::exists;
+  using Base::first_step;
+  using Base::is_mine;
+  using Base::kFew;
+  using Base::kFews;
+  using Base::load;
+  using Base::offsets;
+  using Base::sharers;
+  using Base::t;
+  using Base::tally;
+  using Base::way;
+  using Base::x;
+  using typename Base::ColumnTally;
+  using typename Base::Few;
+  using typename Base::UnitPack;
+  // Of a step's, whose quotients are proven together.
+  static constexpr int kGroup = sizeof(T) == 4 ? kFews : 1, kGroups = kFews / kGroup;
+  // What is not proven needs its column's sum again: short columns are kept for that, else their sums take less.
+  static constexpr bool kKeepsSums = kSteps > (sizeof(T) == 2 ? 4 : 2);
+  static_assert(!kShared || (kKeepsSums && sizeof(T) < 8));
+
+ public:
+  using Base::Base;
+
+  __device__ __forceinline__ void normalize() {
+    Offsets o[kUnits];
+    this->all_offsets(o);
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) load(j, o[j]);
+    using Bits = std::conditional_t<kUnits * kSteps * kGroups <= 32, uint32_t, uint64_t>;
+    Bits unproven = 0;
+    Sum totals[kKeepsSums ? kColumns * kUnits : 1];
+#pragma unroll
+    for (int j = 0; j < kUnits; ++j) {
+      Quotient<T> quotients[kFews][kFew];
+      Least<T> least;
+      note_each<kSteps>(least, x[j]);
+      Specials<T> specials = specials_of(j);
+      ColumnTally shared[kShared ? kColumns : 1];
+      if constexpr (kShared) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) shared[k] = tally(j, k);
+        each_other([&](const auto& other) {
+          least.join(other);
+          specials.join(other);
+#pragma unroll
+          for (int k = 0; k < kColumns; ++k) shared[k].join(other);
+        });
+      }
+      bool plain = specials.is_finite();
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) {
+        const ColumnTally tallied = kShared ? shared[kShared ? k : 0] : tally(j, k);
+        const Sum total = tallied.sum();
+        if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
+        Quotient<T>& quotient = quotients[k / kFew][k % kFew];
+        quotient = Quotient<T>(total, c.count, c.eps, Plain{});
+        plain &= tallied.is_exact(least) & quotient.settle_for(least);
+        if (c.denominator != nullptr && exists(j) && is_mine(k)) {
+          const int64_t at = sizeof(T) == 2 ? offsets_anew(j).denominator : o[j].denominator;
+          write_denominator<T>(c, at + k * t.denominator_step, total);
+        }
+      }
+      if (!plain) {
+        normalize_carefully(j);
+        continue;
+      }
+      const int64_t output = sizeof(T) == 2 && (kUnits > 1 || kShared) ? offsets_anew(j).output : o[j].output;
+      visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
+                                      [&](int u, T* to, bool there) {
+                                        const UnitPack y = divide(j, u, quotients, least, unproven);
+                                        if (there) *reinterpret_cast<UnitPack*>(to) = y;
+                                      });
+    }
+    // What is not proven was stored as it was read, or is still here.
+#pragma unroll 1
+    for (; unproven != 0; unproven &= unproven - 1) {
+      const int bit = __ffsll(static_cast<long long>(unproven)) - 1;
+      const int group = bit % kGroups, u = bit / kGroups % kSteps, j = bit / kGroups / kSteps;
+      const int step = first_step() + u * sharers();
+      if (!exists(j) || step >= static_cast<int>(c.geometry.row.count)) continue;
+      T* const to = static_cast<T*>(c.output) + offsets(j).output + c.geometry.row.at_small(step).output;
+#pragma unroll 1
+      for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+#pragma unroll
+        for (int k = 0; k < kFew; ++k) divide_one_again(j, u, f * kFew + k, k, totals, to);
+      }
+    }
+  }
+
+ private:
+  // Worked out again rather than kept in registers, of which halves need all.
+  __device__ __forceinline__ Offsets offsets_anew(int j) const {
+    int64_t anew = this->unit(j);
+    asm volatile("" : "+l"(anew));
+    return offsets_of(t, c.geometry.rows, anew);
+  }
+
+  // Of a unit's elements.
+  __device__ __forceinline__ Specials<T> specials_of(int j) const {
+    Specials<T> specials;
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+#pragma unroll
+        for (int f = 0; f < kFews; ++f) {
+          uint32_t bits = 0;
+          memcpy(&bits, &x[j][u].units[f], sizeof x[j][u].units[f]);
+          specials.note(bits);
+        }
+      }
+    }
+    return specials;
+  }
+
+  // The quotients of a step. Sets the bits of what is not proven, which stays as it was read where sums are kept.
+  template <typename Bits>
+  __device__ __forceinline__ UnitPack divide(int j, int u, const Quotient<T> (&quotients)[kFews][kFew],
+                                             const Least<T>& least, Bits& unproven) const {
+    UnitPack y;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      bool proven = true;
+#pragma unroll
+      for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+        Few few;
+        proven &= divide_beside(quotients[f], Few{{x[j][u].units[f]}}, few, least);
+        y.units[f] = few.units[0];
+      }
+#pragma unroll
+      for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+        if (kKeepsSums && !proven) y.units[f] = x[j][u].units[f];
+      }
+      if (!proven) unproven |= Bits{1} << ((j * kSteps + u) * kGroups + group);
+    }
+    return y;
+  }
+
+  // The quotient of a column's step; few: the column's number among those that are worked on at a time.
+  template <int kTotals>
+  __device__ __forceinline__ void divide_one_again(int j, int u, int column, int few, const Sum (&totals)[kTotals],
+                                                   T* to) const {
+    const int wanted = j * kColumns + column;
+    Sum total;
+    T value;
+    if constexpr (kKeepsSums) {
+#pragma unroll
+      for (int i = few; i < kUnits * kColumns; i += kFew) {
+        // Else the compiler would keep them in memory, for an index.
+        const double hi = settled(totals[i].hi), lo = sizeof(T) == 8 ? settled(totals[i].lo) : totals[i].lo;
+        total = {i == wanted ? hi : total.hi, i == wanted ? lo : total.lo};
+      }
+      value = to[column];
+    } else {
+      Pack<T, 1> elements[kSteps];
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+        for (int i = few; i < kUnits * kColumns; i += kFew) {
+          if (i == few || i == wanted) elements[s].units[0] = x[i / kColumns][s][i % kColumns];
+        }
+      }
+      Tally<T> tally;
+      tally.template set<kSteps>(elements);
+      total = tally.sum();
+      value = elements[0].units[0];
+#pragma unroll
+      for (int s = 1; s < kSteps; ++s) value = s == u ? elements[s].units[0] : value;
+    }
+    to[column] = exact_quotient(value, exact_divisor<T>(total, c));
+  }
+
+  // A unit with a column that Tally loses bits of, or whose quotient is not plain: its elements are stored as they were
+  // read, and their columns taken one by one.
+  __device__ __forceinline__ void normalize_carefully(int j) const {
+    if (!exists(j)) return;
+    const Walk& steps = c.geometry.row;
+    const Offsets o = offsets(j);
+    T* const start = static_cast<T*>(c.output) + o.output;
+    visit<&Offsets::output, kSteps>(way(j), steps, start, [&](int u, T* to, bool there) {
+      if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
+    });
+    const int count = static_cast<int>(steps.count), first = first_step();
+#pragma unroll 1
+    for (int k = 0; k < kColumns; ++k) {
+      Sum total;
+#pragma unroll 1
+      for (int u = first; u < count; u += sharers()) {
+        accumulate(total, static_cast<double>(fabs(widen(start[steps.at_small(u).output + k]))));
+      }
+      if constexpr (kShared) {
+        each_other([&](const auto& other) { total = total + Sum{other(total.hi), other(total.lo)}; },
+                   this->with_these_columns());
+      }
+      if (c.denominator != nullptr && is_mine(k)) {
+        write_denominator<T>(c, o.denominator + k * t.denominator_step, total);
+      }
+      const Divisor m = exact_divisor<T>(total, c);
+#pragma unroll 1
+      for (int u = first; u < count; u += sharers()) {
+        T& element = start[steps.at_small(u).output + k];
+        element = exact_quotient(element, m);
+      }
+    }
+  }
+};
+
+}  // namespace l1norm::cuda
