@@ -251,7 +251,8 @@ struct HeldCells {
                                                const Place& place, int skipped,
                                                Cells<T, kCells, kElements, kHow>& cells, const Grads& grads) {
     static_assert(kCells * X::kUnits <= 64);
-    // Slopes of columns that are none are not what nearly all are.
+    // Else slopes of what is no column would send their warp the rare way (gradients of 138 x 19406 x 24 bfloat16 in a
+    // relay on an H100 0.43 of an addition's speed, so 0.56).
     if (kBackward && !place.exists) return;
     const Memory desk(place, t, cluster.size);
     const Walk& steps = c.geometry.row;
