@@ -29,7 +29,7 @@ constexpr int kBlocksOfTwelve = 8;  // it asks ahead, and would take a register 
 template <typename T, bool kBackward>
 constexpr int tile_blocks(int length) {
   if (sizeof(T) == 8) return kBackward ? (length > 0 && length <= 5 ? 6 : 4) : 5;
-  if (kBackward) return length > 8 && length <= 12 ? 6 : length == 20 ? 5 - kBlocksFewer : 5;
+  if (kBackward) return length > 8 && length <= 12 ? 6 : length > (sizeof(T) == 2 ? 14 : 19) ? 5 - kBlocksFewer : 5;
   if (sizeof(T) == 4 && length == 12) return kBlocksOfTwelve;
   return sizeof(T) == 2 && length == 8 ? 8 : 6;
 }
