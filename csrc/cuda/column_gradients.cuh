@@ -42,7 +42,6 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
   using Base::tally;
   using Base::way;
   using Base::x;
-  using typename Base::Few;
   using typename Base::UnitPack;
   // Whether divisors are made from the columns anew, as reading them takes long where columns are this short (2
   // float32: a seventh of all bytes). Of other types, and one by one, there is no time for more arithmetic.
@@ -115,7 +114,7 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
           }
           at[k] = &slopes[k];
         }
-        differentiate(j, f, at);
+        differentiate_beside<kSteps, kAlways>(at, g[j], x[j], f);
       }
       store(j, o[j].output);
     }
@@ -150,7 +149,7 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
       const Slope<T>* at[kFew];
 #pragma unroll
       for (int k = 0; k < kFew; ++k) at[k] = slopes + (f * kFew + k) * t.lanes;
-      differentiate(0, f, at);
+      differentiate_beside<kSteps>(at, g[0], x[0], f);
     }
     store(0, o.output);
   }
@@ -177,19 +176,6 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
       if ((threadIdx.x & bit) != 0) first += half;
     }
     return first;
-  }
-
-  // The f-th few of a unit's columns.
-  __device__ __forceinline__ void differentiate(int j, int f, const Slope<T>* const (&slopes)[kFew]) {
-    Few of_g[kSteps], of_x[kSteps];
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) {
-      of_g[u] = {{g[j][u].units[f]}};
-      of_x[u] = {{x[j][u].units[f]}};
-    }
-    differentiate_beside<kAlways>(slopes, of_g, of_x);
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) x[j][u].units[f] = of_x[u].units[0];
   }
 
   __device__ __forceinline__ void store(int j, int64_t output) const {

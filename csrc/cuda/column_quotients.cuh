@@ -19,7 +19,6 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   using Base::each_other;
   using Base::exists;
   using Base::first_step;
-  using Base::is_mine;
   using Base::kFew;
   using Base::kFews;
   using Base::load;
@@ -108,6 +107,15 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   }
 
  private:
+  // The lanes that have this one's columns: every so many.
+  __device__ __forceinline__ unsigned with_these_columns() const {
+    const unsigned every = t.lanes == 16 ? 0x10001u : t.lanes == 8 ? 0x1010101u : 0x11111111u;
+    return every << (threadIdx.x & (t.lanes - 1));
+  }
+
+  // Of a column's lanes the one that writes its denominator.
+  __device__ __forceinline__ bool is_mine(int k) const { return (k & (sharers() - 1)) == first_step(); }
+
   // Worked out again rather than kept in registers, of which halves need all.
   __device__ __forceinline__ Offsets offsets_anew(int j) const {
     int64_t anew = this->unit(j);
@@ -209,7 +217,7 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       }
       if constexpr (kShared) {
         each_other([&](const auto& other) { total = total + Sum{other(total.hi), other(total.lo)}; },
-                   this->with_these_columns());
+                   with_these_columns());
       }
       if (c.denominator != nullptr && is_mine(k)) {
         write_denominator<T>(c, o.denominator + k * t.denominator_step, total);

@@ -1,4 +1,4 @@
-// Whole columns, in the registers of a thread each or of a few lanes of a warp, which share no more than their sums.
+// Whole columns, in the registers of a thread each or of a few lanes of a warp.
 #pragma once
 
 #include "access.cuh"
@@ -69,15 +69,6 @@ struct Columns {
 #pragma unroll 1
     for (int bit = t.lanes; bit < 32; bit *= 2) join([&](auto v) { return __shfl_xor_sync(lanes, v, bit); });
   }
-
-  // The lanes that have this one's columns: every so many.
-  __device__ __forceinline__ unsigned with_these_columns() const {
-    const unsigned every = t.lanes == 16 ? 0x10001u : t.lanes == 8 ? 0x1010101u : 0x11111111u;
-    return every << (threadIdx.x & (t.lanes - 1));
-  }
-
-  // Of a column's lanes the one that writes its denominator.
-  __device__ __forceinline__ bool is_mine(int k) const { return (k & (sharers() - 1)) == first_step(); }
 
   __device__ __forceinline__ ColumnTally tally(int j, int k) const {
     Pack<T, 1> elements[kSteps];

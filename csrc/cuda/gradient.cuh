@@ -129,47 +129,54 @@ struct Slope<double> {
   __device__ __forceinline__ double gradient(double g, double x) const { return l1norm::input_gradient(g, x, d); }
 };
 
-// The gradients of neighbours of rows of their own, one element or a pair of halves, in place of x. kAlways: what is
-// rare is looked for with each of them, in fewer registers.
-template <bool kAlways = false, typename T, int N, int kCount>
-__device__ __forceinline__ void differentiate_beside(const Slope<T>* const (&slopes)[N], const Pack<T, N> (&g)[kCount],
-                                                     Pack<T, N> (&x)[kCount]) {
+// Makes units of so many packs of x, which are of rows of their own, one element or a pair of halves, their gradients.
+// kAlways: what is rare is looked for with each of them, in fewer registers.
+template <int kCount, bool kAlways = false, typename T, int M, int N>
+__device__ __forceinline__ void differentiate_beside(const Slope<T>* const (&slopes)[N], const Pack<T, M>* g,
+                                                     Pack<T, M>* x, int unit) {
+  using Few = Pack<T, N>;
+  Few grads[kCount], values[kCount];
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    grads[u] = {{g[u].units[unit]}};
+    values[u] = {{x[u].units[unit]}};
+  }
+  const auto one_by_one = [&](const Few& few_g, const Few& few_x) {
+    return make_pack<T, N>([&](int k) { return slopes[k]->gradient(few_g[k], few_x[k]); });
+  };
   if constexpr (sizeof(T) == 2) {
     const bool paired = slopes[0]->paired && slopes[N - 1]->paired;
-    const auto by_pairs = [&](const Pack<T, N>& grads, const Pack<T, N>& values) {
+    const auto by_pairs = [&](int u) {
       if constexpr (N == 2) {
-        return Pack<T, N>{{input_gradients<T>(grads.units[0], values.units[0], slopes[0]->pair, slopes[1]->pair)}};
+        return Few{{input_gradients<T>(grads[u].units[0], values[u].units[0], slopes[0]->pair, slopes[1]->pair)}};
       } else {
-        return input_gradients(grads, values, slopes[0]->pair);
+        return input_gradients(grads[u], values[u], slopes[0]->pair);
       }
-    };
-    const auto one_by_one = [&](const Pack<T, N>& grads, const Pack<T, N>& values) {
-      return make_pack<T, N>([&](int k) { return slopes[k]->gradient(grads[k], values[k]); });
     };
     if constexpr (kAlways) {
 #pragma unroll
       for (int u = 0; u < kCount; ++u) {
-        const Pack<T, N> results = by_pairs(g[u], x[u]);
-        x[u] = paired ? results : one_by_one(g[u], x[u]);
+        const Few results = by_pairs(u);
+        values[u] = paired ? results : one_by_one(grads[u], values[u]);
       }
     } else if (paired) {
 #pragma unroll
-      for (int u = 0; u < kCount; ++u) x[u] = by_pairs(g[u], x[u]);
+      for (int u = 0; u < kCount; ++u) values[u] = by_pairs(u);
     } else {
       // In a loop, as it is rare.
 #pragma unroll 1
       for (int u = 0; u < kCount; ++u) {
-        const Pack<T, N> results = one_by_one(select(g, u), select(x, u));
+        const Few results = one_by_one(select(grads, u), select(values, u));
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) x[i] = i == u ? results : x[i];
+        for (int i = 0; i < kCount; ++i) values[i] = i == u ? results : values[i];
       }
     }
   } else {
 #pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      x[u] = make_pack<T, N>([&](int k) { return slopes[k]->gradient(g[u][k], x[u][k]); });
-    }
+    for (int u = 0; u < kCount; ++u) values[u] = one_by_one(grads[u], values[u]);
   }
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) x[u].units[unit] = values[u].units[0];
 }
 
 // A row's divisor and that divisor's gradient, or 0: what is read of a row besides its elements.

@@ -188,16 +188,7 @@ struct Loose {
 #pragma unroll
         for (int k = 0; k < kUnit; ++k) slopes[k] = &results[at + k];
         each_group(place, [&](auto first) {
-          constexpr int kCount = kGroup<Place>;
-          Few of_g[kCount], of_x[kCount];
-#pragma unroll
-          for (int u = 0; u < kCount; ++u) {
-            of_g[u] = {{g.held[first + u].units[unit]}};
-            of_x[u] = {{x.held[first + u].units[unit]}};
-          }
-          differentiate_beside(slopes, of_g, of_x);
-#pragma unroll
-          for (int u = 0; u < kCount; ++u) x.held[first + u].units[unit] = of_x[u].units[0];
+          differentiate_beside<kGroup<Place>>(slopes, g.held + first, x.held + first, unit);
         });
       } else {
         Quotient<T> quotients[kUnit];

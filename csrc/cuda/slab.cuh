@@ -267,15 +267,7 @@ class Slab : public SlabPart<T, kBackward> {
       const Slope<T>* slopes[kUnit];
 #pragma unroll
       for (int k = 0; k < kUnit; ++k) slopes[k] = at + unit * kUnit + k;
-      Few of_g[kBatch], of_x[kBatch];
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        of_g[u] = {{grads[u].units[unit]}};
-        of_x[u] = {{values[u].units[unit]}};
-      }
-      differentiate_beside(slopes, of_g, of_x);
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) values[u].units[unit] = of_x[u].units[0];
+      differentiate_beside<kBatch>(slopes, grads, values, unit);
     }
   }
 

@@ -22,14 +22,12 @@ constexpr int warps_of_halves(int packs) {
 #endif
 }
 
-// Of gradients of five packs.
-constexpr int warps_of_five(int element_size) {
+// Of their gradients of five packs.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-  if (element_size == 2) return 20;  // bfloat16 would spill with more
+constexpr int kGradientsOfFive = 20;  // bfloat16 would spill with more
+#else
+constexpr int kGradientsOfFive = 22;
 #endif
-  (void)element_size;
-  return 22;
-}
 
 // Warps on a multiprocessor that registers are shared between (299 float16 in five packs: 0.954 with 24, 0.981 with 28;
 // 200 float32 in seven: 1.038 with 20, 1.05 with 24; 800: 1.033, 1.05). Gradients lose up to 1% by more of them where
@@ -40,7 +38,7 @@ constexpr int warp_kernel_warps(bool backward, int element_size, int packs) {
     if (element_size == 8) return packs <= 4 ? 20 : packs <= 8 ? 16 : 12;  // would spill with more
     return packs <= 3   ? 32
            : packs <= 4 ? 24
-           : packs <= 5 ? warps_of_five(element_size)
+           : packs <= 5 ? (element_size == 2 ? kGradientsOfFive : 22)
            : packs <= 6 ? 18
            : packs <= 8 ? 16
                         : 12;
