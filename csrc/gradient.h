@@ -119,13 +119,19 @@ struct PairGradient {
   float through, through_low;
 };
 
-// False where pairs have no room for it, and where results must cancel exactly: in rows of one element.
+// The float next to x, a normal one, on zero's side.
+L1NORM_HD float toward_zero(double x) {
+  return static_cast<float>(double_of_bits(bits_of_double(x) & ~((uint64_t{1} << 29) - 1)));
+}
+
+// False where pairs have no room for it, and where results must cancel exactly: in rows of one element. inverse_low is
+// above zero, so that its product with what is infinite, or becomes so, is no NaN and has the other's sign.
 L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient& pair) {
-  pair.inverse = static_cast<float>(d.inverse);
-  pair.inverse_low = static_cast<float>(d.inverse - static_cast<double>(pair.inverse));
+  pair.inverse = toward_zero(d.inverse);
+  pair.inverse_low = fmaxf(static_cast<float>(d.inverse - static_cast<double>(pair.inverse)), 0x1p-149f);
   pair.through = static_cast<float>(d.through);
   pair.through_low = static_cast<float>(d.through - static_cast<double>(pair.through));
-  return !d.lone && d.m > 0x1p-100 && d.m < 0x1p100 && d.through != 0.0 && fabs(d.through) < 0x1p120;
+  return !d.lone && d.m > 0x1p-100 && d.m < 0x1p100 && fabs(d.through) < 0x1p120;
 }
 
 // Rounded twice to a float, within 2^-23 of |g / m| + |through|, before it is rounded to a half type. sign: sgn(x).

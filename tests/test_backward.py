@@ -179,14 +179,36 @@ def test_where_eps_clamps(dtype, eps, device):
     torch.testing.assert_close(gx[clamped[:, 0]], plain[clamped[:, 0]], rtol=torch.finfo(dtype).eps, atol=0)
 
 
+# The inverse of 4096 has one bit; those of 10000 and 30000, as floats, are too large and too small.
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_infinite_gradient_leaves_its_neighbours_where_eps_clamps(dtype, device):
-    x, g = samples("plain", dtype, device, 3, 1000)
-    m = divisor_of(x, eps=1e4)
-    expected = backward(g, x, m, eps=1e4)
-    expected[:, 7::100] = math.inf
-    g[:, 7::100] = math.inf
-    assert_same_bits(backward(g, x, m, eps=1e4), expected)
+@pytest.mark.parametrize("eps", [4096.0, 10000.0, 30000.0])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_an_infinite_gradient_leaves_its_neighbours_where_eps_clamps(eps, dim, dtype, device):
+    x, g = samples("plain", dtype, device, 24, 1000)
+    m = divisor_of(x, dim, eps=eps)
+    expected = backward(g, x, m, dim, eps=eps)
+    for infinity, at in ((math.inf, 7), (-math.inf, 8)):
+        expected[:, at::100] = infinity
+        g[:, at::100] = infinity
+    assert_same_bits(backward(g, x, m, dim, eps=eps), expected)
+
+
+# m is that of all others, and y so small that what goes through m stays small beside g / m.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_gradient_beyond_the_range_is_infinite(dim, dtype, device):
+    largest, tiny = torch.finfo(dtype).max, torch.finfo(dtype).tiny
+    scale = 2.0**-14 if dtype is torch.float16 else tiny**0.25
+    x = scale * torch.linspace(1, 2, 24, dtype=dtype, device=device)[:, None].repeat(1, 1 << 14)
+    g = torch.zeros_like(x)
+    x[:, 5], g[:, 5] = scale * tiny**0.5, largest
+    x[:, 6], g[:, 6] = scale * tiny**0.5 / 2, -largest
+    if dim == 0:
+        x, g = x.t().contiguous(), g.t().contiguous()
+    gx = backward(g, x, divisor_of(x, dim), dim)
+    assert gx.isinf().sum() == 48
+    assert_same_bits(gx[gx.isinf()], (g * math.inf)[g != 0])
+    assert not bool(gx.isnan().any())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

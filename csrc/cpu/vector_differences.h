@@ -12,11 +12,16 @@ L1NORM_INLINE Doubles signed_as(Doubles x, Doubles magnitude) {
 template <typename Type>
 constexpr bool kPairs = sizeof(typename Type::Element) == 2;
 
+// The float next to x, a normal one, on zero's side.
+L1NORM_INLINE Floats toward_zero(Doubles x) {
+  return to_floats(as<Doubles>(as<Longs>(x) & ~((int64_t{1} << 29) - 1)));
+}
+
 // Whether pairs have room for a gradient, as make_pair_gradient() says.
 template <typename Type>
 L1NORM_INLINE Longs have_pairs(Doubles m, Doubles through, bool lone) {
   if (lone || !kPairs<Type>) return Longs{};
-  return (m > 0x1p-100) & (m < 0x1p100) & (through != 0.0) & (through < 0x1p120) & (through > -0x1p120);
+  return (m > 0x1p-100) & (m < 0x1p100) & (through < 0x1p120) & (through > -0x1p120);
 }
 
 // input_gradient() by pairs.
@@ -183,9 +188,10 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
       store(to.m + i, m);
       store(to.pairs + i, have_pairs<Type>(m, kept, count.lone) ? Doubles{} + 1.0 : Doubles{});
       if constexpr (kPairs<Type>) {
-        const Floats first = to_floats(inverse), second = to_floats(kept);
+        const Floats first = toward_zero(inverse), second = to_floats(kept);
+        const Floats low = to_floats(inverse - to_doubles(first)), least = Floats{} + 0x1p-149f;
         store(to.pair_inverse + i, first);
-        store(to.pair_inverse_low + i, to_floats(inverse - to_doubles(first)));
+        store(to.pair_inverse_low + i, low > least ? low : least);
         store(to.pair_through + i, second);
         store(to.pair_through_low + i, to_floats(kept - to_doubles(second)));
       }
