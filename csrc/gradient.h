@@ -121,7 +121,11 @@ struct PairGradient {
 
 // The float next to x, a normal one, on zero's side.
 L1NORM_HD float toward_zero(double x) {
+#if defined(__CUDA_ARCH__)
+  return __double2float_rz(x);
+#else
   return static_cast<float>(double_of_bits(bits_of_double(x) & ~((uint64_t{1} << 29) - 1)));
+#endif
 }
 
 // False where pairs have no room for it, and where results must cancel exactly: in rows of one element. inverse_low is

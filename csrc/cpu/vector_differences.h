@@ -13,9 +13,7 @@ template <typename Type>
 constexpr bool kPairs = sizeof(typename Type::Element) == 2;
 
 // The float next to x, a normal one, on zero's side.
-L1NORM_INLINE Floats toward_zero(Doubles x) {
-  return to_floats(as<Doubles>(as<Longs>(x) & ~((int64_t{1} << 29) - 1)));
-}
+L1NORM_INLINE Floats toward_zero(Doubles x) { return to_floats(as<Doubles>(as<Longs>(x) & ~((int64_t{1} << 29) - 1))); }
 
 // Whether pairs have room for a gradient, as make_pair_gradient() says.
 template <typename Type>

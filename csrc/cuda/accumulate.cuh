@@ -352,33 +352,6 @@ __device__ __forceinline__ void note_first(const Sums&, Bound& least, const Pack
   if constexpr (std::is_same_v<Sums, Tally<T>> || std::is_same_v<Sums, QuickTally<T>>) note_each<kPacks>(least, packs);
 }
 
-// The sums of what `add` gives to the tallies that it is called with. It is called again, with others, where the first
-// ones lose bits. least: of what they are given, once it has returned.
-template <typename First, int N, typename Bound, typename Add>
-__device__ __forceinline__ void sum_each(const Bound& least, const Add& add, Sum (&sums)[N]) {
-  First tallies[N];
-  add(tallies);
-  bool exact = true;
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    exact &= tallies[k].is_exact(least);
-    sums[k] = tallies[k].sum();
-  }
-  if (exact) return;
-  typename First::Careful careful[N];
-  add(careful);
-#pragma unroll
-  for (int k = 0; k < N; ++k) sums[k] = careful[k].sum();
-}
-
-// The sum of one.
-template <typename First, typename Bound, typename Add>
-__device__ __forceinline__ Sum sum_of(const Bound& least, const Add& add) {
-  Sum sums[1];
-  sum_each<First>(least, [&](auto& tallies) { add(tallies[0]); }, sums);
-  return sums[0];
-}
-
 // Packs of N elements that enter a sum as one term: a divisor of kPacks, of up to 16 elements.
 template <int kPacks, int N, int kGroup = kPacks>
 constexpr int kGroupOf =

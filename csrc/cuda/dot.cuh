@@ -1,7 +1,7 @@
 // A thread's share of the dot product of a row and its result's gradient.
 #pragma once
 
-#include "accumulate.cuh"
+#include "losses.cuh"
 
 namespace l1norm::cuda {
 
@@ -26,16 +26,13 @@ class CarefulDotTally : public CarefulSum {
   }
 };
 
-// Whether products of bfloat16 are all zero, or NaN, as one operand's elements are all zero.
-class ZeroDots {
+// Tells whether floats may lack bits of products of bfloat16, as those are too small.
+class SmallProducts {
  public:
   template <int kPacks, int N>
   __device__ __forceinline__ void add(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x, double) {
-#pragma unroll
-    for (int k = 0; k < kPacks * Pack<__nv_bfloat16, N>::kUnits; ++k) {
-      any_g_ |= bits_of(unit_at(g, k));
-      any_x_ |= bits_of(unit_at(x, k));
-    }
+    note_each<kPacks>(least_g_, g);
+    note_each<kPacks>(least_x_, x);
   }
 
   template <int kPacks, int N>
@@ -43,19 +40,13 @@ class ZeroDots {
     add<kPacks>(g, x, scale);
   }
 
-  __device__ __forceinline__ bool all() const { return (any_g_ & kMagnitudes) == 0 || (any_x_ & kMagnitudes) == 0; }
+  // A product's last bit is 2^-(127 + 7) of both powers of two; a float's of 2^-149 or more.
+  __device__ __forceinline__ bool any() const {
+    return least_g_.exponent() + least_x_.exponent() < 2 * (127 + 7) - 149;
+  }
 
  private:
-  static constexpr uint32_t kMagnitudes = 0x7fff7fff;
-  uint32_t any_g_ = 0, any_x_ = 0;
-
-  template <int N>
-  static __device__ __forceinline__ auto unit_at(const Pack<__nv_bfloat16, N>* packs, int k) {
-    constexpr int kUnits = Pack<__nv_bfloat16, N>::kUnits;
-    return packs[k / kUnits].units[k % kUnits];
-  }
-  static __device__ __forceinline__ uint32_t bits_of(uint32_t pair) { return pair; }
-  static __device__ __forceinline__ uint32_t bits_of(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+  Least<__nv_bfloat16> least_g_, least_x_;
 };
 
 // Sums products of elements. Those of up to 16 pairs enter as one term, as in Tally; of floats each is exact in double,
@@ -99,11 +90,16 @@ class DotTally {
     }
   }
 
-  // Whether products of bfloat16 that a float has no room for, or no bits, do not count.
+  // Whether no product of bfloat16 was too large for a float, and whether what too small ones lack does not count.
+  __device__ __forceinline__ bool is_finite() const {
+    return !std::is_same_v<T, __nv_bfloat16> || fabs(total_.hi) < INFINITY;
+  }
+  __device__ __forceinline__ bool is_large() const {
+    return !std::is_same_v<T, __nv_bfloat16> || fabs(total_.hi) > 0x1p-100;
+  }
   template <typename... Bound>
   __device__ __forceinline__ bool is_exact(const Bound&...) const {
-    const double size = fabs(total_.hi);
-    return !std::is_same_v<T, __nv_bfloat16> || (size > 0x1p-100 && size < INFINITY);
+    return is_large() && is_finite();
   }
 
   // The same in fewer instructions, of elements that are all finite.
@@ -144,28 +140,33 @@ class DotTally {
   }
 };
 
-// Whether those are zero, or NaN, that `add` gives to a tally.
-template <typename Add>
-__device__ __forceinline__ bool are_zero_dots(const Add& add) {
-  ZeroDots zeros;
-  add(zeros);
-  return zeros.all();
-}
+// Small sums of bfloat16 have lost nothing if their products have not, as where a gradient is zero, or what cancels.
+template <>
+class Losses<DotTally<__nv_bfloat16>> {
+ public:
+  template <typename Bound>
+  __device__ __forceinline__ void note(const DotTally<__nv_bfloat16>& tally, const Bound&) {
+    finite_ &= tally.is_finite();
+    exact_ &= tally.is_exact();
+  }
 
-// The dot product of what `add` gives to the tally that it is called with; again, with others, where the first one may
-// have lost bits. Threads that have no elements, or a gradient of zeros, have not.
+  template <typename Add>
+  __device__ __forceinline__ bool any(const Add& add) const {
+    if (exact_ || !finite_) return !finite_;
+    SmallProducts products;
+    add(products);
+    return products.any();
+  }
+
+ private:
+  bool finite_ = true, exact_ = true;
+};
+
+// The dot product of what `add` gives to the tally that it is called with; again, with others, where the first one has
+// lost bits.
 template <typename T, typename Add>
 __device__ __forceinline__ Sum dot_of(const Add& add) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    DotTally<T> tally;
-    add(tally);
-    if (tally.is_exact() || are_zero_dots(add)) return tally.sum();
-    CarefulDotTally careful;
-    add(careful);
-    return careful.sum();
-  } else {
-    return sum_of<DotTally<T>>(Least<T>{}, add);
-  }
+  return sum_of<DotTally<T>>(Least<T>{}, add);
 }
 
 // A thread's dot product that others add theirs to. Of doubles both words count.

@@ -3,7 +3,7 @@
 
 #include "../call.h"
 #include "access.cuh"
-#include "accumulate.cuh"
+#include "losses.cuh"
 #include "plan.h"
 #include "shared.cuh"
 #include "unproven.cuh"

@@ -66,18 +66,18 @@ struct HeldCells {
       total = sum(t, scale(0));
     } else if constexpr (!kElements && !kShared) {
       note_held();
-      bool exact = true;
+      Losses<TallyOf> losses;
       total = folded<kPack>(t, before, [&](int k) {
         TallyOf tally;
         add_column<true>(tally, x, g, k, scale(k));
-        exact &= tally.is_exact(least);
+        losses.note(tally, least);
         return tally.sum();
       });
       if constexpr (!std::is_same_v<TallyOf, typename TallyOf::Careful>) {
-        if constexpr (kBackward) {
-          exact = exact || are_zero_dots([&](auto& zeros) { zeros.template add<kPacks>(g.held, x.held, 0.0); });
-        }
-        if (__any_sync(0xffffffffu, !exact)) total = carefully_folded(t, before, scale);
+        const bool lost = losses.any([&](auto& seer) {
+          if constexpr (kBackward) seer.template add<kPacks>(g.held, x.held, 0.0);
+        });
+        if (__any_sync(0xffffffffu, lost)) total = carefully_folded(t, before, scale);
       }
     } else if constexpr (!kElements) {
       Sum sums[kPack];

@@ -67,7 +67,7 @@ constexpr int kMostShared = 32;
 // and blocks on a multiprocessor (1048576 x 3 x 16 float32: 0.97 with two, 0.95 with one). Of gradients of two float32
 // each, six run at 0.91, seven at 0.95 and nine at 1.03 to 1.09.
 constexpr int column_units(bool backward, int steps, int64_t bytes, int64_t element_size) {
-  if (bytes == kPackBytes && steps > 2 && element_size == 2) return 1;
+  if (bytes == kPackBytes && element_size == 2 && (backward || steps > 2)) return 1;
   if (bytes == kPackBytes && element_size > 2 && steps <= 3) return backward ? 1 : 2;
   int units = 1;
   while (units < (backward && bytes == 8 ? 2 : 4) && units * steps * bytes < 64) units *= 2;
@@ -77,7 +77,7 @@ constexpr int column_blocks(bool backward, int steps, int64_t bytes, int64_t ele
   const bool half = element_size == 2;
   if (bytes == kPackBytes && element_size == 4 && backward && steps <= 4) return steps == 2 ? 9 : steps == 3 ? 7 : 6;
   if (bytes == kPackBytes && !half && steps <= 3) return steps == 2 && !backward ? 7 : 6;
-  if (backward && half) return steps <= 7 ? 4 : 3;
+  if (backward && half) return steps <= 7 || bytes == 2 ? 4 : 3;
   if (steps <= 4) return backward || (half && steps == 4) ? 5 : 6;
   return steps <= (element_size < 8 && bytes == kPackBytes ? 12 : 8) ? (backward || half ? 4 : 5) : 3;
 }

@@ -72,9 +72,10 @@ struct Least<__nv_bfloat16> {
   }
 
   // As above, of magnitudes whose exponents are taken for a double's; at most what an infinity reads as.
-  __device__ __forceinline__ uint32_t exact_below() const {
-    return min(((min(bits >> 16, bits & 0xffffu) + 1u) / kTimes >> 7) + (53u - 7u), 255u) << 20;
-  }
+  __device__ __forceinline__ uint32_t exact_below() const { return min(exponent() + (53u - 7u), 255u) << 20; }
+
+  // Of zeros alone, above all others.
+  __device__ __forceinline__ uint32_t exponent() const { return (min(bits >> 16, bits & 0xffffu) + 1u) / kTimes >> 7; }
 };
 
 template <int kPacks, typename T, int N>

@@ -146,19 +146,19 @@ struct Loose {
   __device__ __forceinline__ void hand_in(const Call& c, const Place& place, const Parts<T>& parts) {
     using Careful = typename First::Careful;
     note(place);
-    bool exact = true;
+    Losses<First> losses;
     Sum sums[kPack];
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
       const First tally = tally_of<First>(c, place, k);
-      exact &= tally.is_exact(least);
+      losses.note(tally, least);
       sums[k] = tally.sum();
     }
     if constexpr (!std::is_same_v<First, Careful>) {
-      if constexpr (kBackward) {
-        exact = exact || are_zero_dots([&](auto& zeros) { zeros.template add<kPacks>(g.held, x.held, 0.0); });
-      }
-      if (__any_sync(0xffffffffu, !exact)) {
+      const bool lost = losses.any([&](auto& seer) {
+        if constexpr (kBackward) seer.template add<kPacks>(g.held, x.held, 0.0);
+      });
+      if (__any_sync(0xffffffffu, lost)) {
 #pragma unroll 1
         for (int k = 0; k < kPack; ++k) {
           Sum sum = tally_of<Careful>(c, place, k).sum();

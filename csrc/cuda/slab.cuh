@@ -217,20 +217,15 @@ class Slab : public SlabPart<T, kBackward> {
   __device__ __forceinline__ void sum_columns(int j, Sum (&mine)[kCell]) {
     using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
     using Careful = typename First::Careful;
-    bool exact = true;
-    add_columns<First>(j, mine, [&](const First& tally) { exact &= tally.is_exact(least); });
+    Losses<First> losses;
+    add_columns<First>(j, mine, [&](const First& tally) { losses.note(tally, least); });
     if constexpr (!std::is_same_v<First, Careful>) {
-      if (exact) return;
-      if constexpr (kBackward) {
-        if (are_zero_dots([&](auto& zeros) {
-              each_batch(j, [&](const Cell(&grads)[kBatch], const Cell(&values)[kBatch]) {
-                zeros.template add<kBatch>(grads, values, 0.0);
-              });
-            })) {
-          return;
-        }
-      }
-      add_columns<Careful>(j, mine, [](const Careful&) {});
+      const bool lost = losses.any([&](auto& seer) {
+        each_batch(j, [&](const Cell(&grads)[kBatch], const Cell(&values)[kBatch]) {
+          seer.template add<kBatch>(grads, values, 0.0);
+        });
+      });
+      if (lost) add_columns<Careful>(j, mine, [](const Careful&) {});
     }
   }
 
