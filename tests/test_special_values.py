@@ -134,6 +134,30 @@ def test_short_rows_of_all_kinds_beside_each_other(length, eps, dtype, device):
     assert_same_bits(l1norm.l1_norm_(columns, 0, eps=eps).t(), y)
 
 
+@pytest.mark.parametrize("length", [2, 3, 5, 7, 8, 11, 16])
+@pytest.mark.parametrize("eps", [0.75, 0.8, 1e-6])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_short_rows_with_divisors_around_eps(length, eps, reduction, dtype, device):
+    count = length if reduction == "mean" else 1
+    x = make_rows("randn", 720, length, dtype=torch.float64) * (eps * count / length)
+    x[1::4] = eps * count / length  # as near as it gets
+    x[2::16] = 0
+    x[3::16, 1:] = 0
+    x[5::32, 0] *= 1 + 2.0**-6
+    x[6::32, 0] *= 1 - 2.0**-6
+    x[7::64, 0] = NAN
+    x[11::64, -1] = INF
+    x = x.to(dtype)
+    there = x.to(device)
+    y, m = l1norm.l1_norm(there, 1, reduction, eps, return_denominator=True)
+    assert_exact(y, x, 1, reduction, eps)
+    assert_exact_denominator(m, x, 1, reduction, eps)
+    assert_same_bits(l1norm.l1_norm(there, 1, reduction, eps), y)
+    for columns in (there.t().contiguous(), there.view(-1, 24, length).transpose(1, 2).contiguous()):
+        across = l1norm.l1_norm(columns, -2, reduction, eps)
+        assert_same_bits(across.transpose(-1, -2).reshape(y.shape), y)
+
+
 def test_length_one_gives_the_sign(dtype, device):
     fmt = torch.finfo(dtype)
     tiny = 2.0 ** FORMATS[dtype].smallest

@@ -145,13 +145,13 @@ struct Bounds {
   __device__ __forceinline__ bool is_exact() const { return low == high; }
 };
 
-// A count that a float has, and what sums are above that no eps clamps, whatever is rounded: made once for many rows.
+// A count that a float has, and the sum that eps stands for, which is above `least` by less than 2^-20 of it: made once
+// for many rows.
 struct FloatCount {
   float value, least;
 
   __device__ __forceinline__ FloatCount(const Count& count, double eps)
-      : value(static_cast<float>(count.value)),
-        least(fmaxf(0x1p-100f, static_cast<float>(eps * count.value) * (1.0f + 0x1p-22f))) {
+      : value(static_cast<float>(count.value)), least(static_cast<float>(eps * count.value) * (1.0f - 0x1p-22f)) {
     asm("" : "+f"(value), "+f"(least));  // else conversions may be done anew a row
   }
 };
@@ -171,10 +171,13 @@ struct HalfQuotient {
   // Of the sum's first 24 bits, which nearly all sums of so few halves have no more than. What comes after them, and
   // what a double has no room for, widens the bounds. For counts that a float has.
   __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps, Plain) {
-    const uint32_t upper = static_cast<uint32_t>(__double2hiint(sum.hi));
-    const uint32_t lower = static_cast<uint32_t>(__double2loint(sum.hi));
-    const uint32_t least = max((1023u - 100u) << 20, static_cast<uint32_t>(__double2hiint(eps * count.value)) + 1u);
-    usable = (upper >= least) & (upper < (1023u + 100u) << 20);
+    const double least = eps * count.value;
+    const uint32_t least_upper = static_cast<uint32_t>(__double2hiint(least));
+    uint32_t upper = static_cast<uint32_t>(__double2hiint(sum.hi));
+    const bool clamped = upper < least_upper, beside = upper == least_upper;
+    const uint32_t lower = static_cast<uint32_t>(__double2loint(clamped ? least : sum.hi));
+    upper = max(upper, least_upper);
+    usable = !beside & (upper >= (1023u - 100u) << 20) & (upper < (1023u + 100u) << 20);
     // A double's bits as a float's: an exponent of 8 bits that counts from 127.
     const float first = __uint_as_float((__funnelshift_l(lower, upper, 3) ^ 0x40000000u) & 0x7fffffffu);
     const float inverse = approximate_reciprocal(first), rest = fmaf(-inverse, first, 1.0f);
@@ -183,10 +186,11 @@ struct HalfQuotient {
   }
   // Of a sum in floats, of fewer elements yet.
   __device__ __forceinline__ HalfQuotient(const Bounds& sum, const FloatCount& count) {
-    usable = sum.low > count.least && sum.high < 0x1p100f;
-    const float inverse = approximate_reciprocal(sum.low);
+    const float low = fmaxf(sum.low, count.least), high = fmaxf(sum.high, count.least * (1.0f + 0x1p-20f));
+    usable = low > 0x1p-100f && high < 0x1p100f && sum.high == sum.high;
+    const float inverse = approximate_reciprocal(low);
     // The square of the upper bound's rest does no harm.
-    set(inverse, fmaf(-inverse, sum.low, 1.0f) + 0x1p-40f, fmaf(-inverse, sum.high, 1.0f) - 0x1p-40f, count.value);
+    set(inverse, fmaf(-inverse, low, 1.0f) + 0x1p-40f, fmaf(-inverse, high, 1.0f) - 0x1p-40f, count.value);
   }
 
   __device__ __forceinline__ bool settle_for(const Least<T>&) {
