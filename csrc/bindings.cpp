@@ -17,6 +17,7 @@
 #include "cuda/override.h"
 #include "lattice.h"
 #include "overlap.h"
+#include "repeated.h"
 #include "tensors.h"
 
 namespace {
@@ -49,6 +50,20 @@ pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int
     return found;
   };
   return pybind11::make_tuple(all(g.rows, rows), all(g.row, elements));
+}
+
+// What is copied of a gradient that repeats itself, and where rows, and elements in them, find theirs in the copy.
+pybind11::tuple repeated(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                         const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
+                         const std::vector<int64_t>& dims, int64_t tile_rows) {
+  l1norm::Geometry g = geometry(sizes, strides, grad_strides, out_strides, dims);
+  const l1norm::Repeated r = l1norm::take_repeated(g);
+  const auto all = [](const l1norm::Walk& walk) {
+    std::vector<int64_t> found;
+    for (int64_t i = 0; i < walk.count; ++i) found.push_back(walk.at(i).grad);
+    return found;
+  };
+  return pybind11::make_tuple(r.elements, r.step, r.copies(tile_rows), all(g.rows), all(g.row));
 }
 
 // What a call's tensors are to the plan: rows, length, held, dense, and the lattice of packs of `pack` elements.
@@ -296,6 +311,11 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("out_strides"), pybind11::arg("denominator_strides"), pybind11::arg("dims"),
         pybind11::arg("rows"), pybind11::arg("elements"),
         "Where rows start, and where elements lie in their row, in input, grad, output and denominator.");
+  m.def("repeated", &repeated, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("grad_strides"),
+        pybind11::arg("out_strides"), pybind11::arg("dims"), pybind11::arg("tile_rows"),
+        "Of a gradient that is the same for all rows: elements that are copied for kernels, their distance in the "
+        "gradient, how often they are in the copy (for a kernel that takes so many rows at a time; 0: for another "
+        "one), and where rows, and elements in their row, lie in it.");
   m.def("shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
         pybind11::arg("dims"), pybind11::arg("pack") = 1, pybind11::arg("aligned") = false,
         pybind11::arg("alike") = true,

@@ -1,5 +1,6 @@
 """Each CUDA kernel of the gradient on every shape that it takes, held to the CPU's bits."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -212,6 +213,50 @@ def test_gradients_of_any_strides(dtype, cuda):
             for name in KERNELS:
                 _C.set_kernel(name)
                 assert_same_bits(gradient(there, x.to(cuda), m.to(cuda), dim), expected)
+
+
+# As sum(), mean() and their like with weights leave them.
+REPEATING = {
+    "a number": lambda g, dim: g.flatten()[:1].view([1] * g.dim()).expand_as(g),
+    "a row": lambda g, dim: g[:1].expand_as(g),
+    "a row of every other element": lambda g, dim: g[:1].repeat_interleave(2, -1)[..., ::2].expand_as(g),
+    "a number a row": lambda g, dim: g.narrow(dim, 0, 1).expand_as(g),
+    "a number for what lies side by side": lambda g, dim: g[..., :1].expand_as(g),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("repeating", REPEATING)
+@pytest.mark.parametrize("off", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        *(((MANY, length), 1) for length in (1, 2, 3, 4, 8, 31, 64, 129, 333)),
+        ((700, 2048), 1),
+        ((40, 8191), 1),
+        ((3, 70_001), 1),
+        ((9, 300_004), 1),
+        ((300, 16, 8), 1),
+        ((16, 1024, 64), 1),
+        ((12, 5, 7, 9), 1),
+        ((8, 64, 4, 32), (1, 3)),
+        ((20_000, 24), 0),
+    ],
+    ids=str,
+)
+def test_gradients_that_repeat_themselves(shape, dim, off, repeating, dtype, cuda):
+    x, g = (make_rows("randn", 1, math.prod(shape) + 1, dtype=dtype, seed=seed)[0] for seed in (12, 13))
+    x, g = x[off:][: math.prod(shape)].view(shape), g[:-1].view(shape)
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    # Of elements of one sign, gradients of one number cancel.
+    if shape[dims[0]] > 1:
+        x.narrow(dims[0], 0, 1).abs_()
+        x.narrow(dims[0], 1, 1).abs_().neg_()
+    m = torch.ops.l1norm.l1_norm_with_denominator(x, dims)[1]
+    there_x = torch.empty(x.numel() + 1, dtype=dtype, device=cuda)[off:][: x.numel()].view(shape).copy_(x)
+    expand = REPEATING[repeating]
+    expected = gradient(expand(g, dims[0]).contiguous(), x, m, dims)
+    assert_same_bits(gradient(expand(g.to(cuda), dims[0]), there_x, m.to(cuda), dims), expected)
 
 
 @pytest.mark.parametrize("kernel", ["resident", "ring", "relay"])

@@ -85,6 +85,67 @@ def test_merged_loops_visit_what_nested_loops_do(view):
     assert sorted(map(tuple, elements)) == sorted(within)
 
 
+@st.composite
+def repeating_views(draw):
+    """Sizes, strides of input, gradient and output, dims; the gradient is one number, or the same for all rows."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3, 4, 5, 8]), min_size=1, max_size=5))
+    dims = reduced_of(draw, len(sizes))
+    strides = contiguous(sizes) if draw(st.booleans()) else draw(strided(sizes))
+    grad = [0] * len(sizes)
+    if draw(st.booleans()):
+        grad = [s if d in dims else 0 for d, s in enumerate(draw(strided(sizes)))]
+    return sizes, [strides, grad, strides if draw(st.booleans()) else contiguous(sizes)], dims
+
+
+@given(repeating_views(), st.sampled_from([0, 1, 64]))
+@example(([9, 5], [[5, 1], [0, 0], [5, 1]], [1]), 64)
+@example(([9, 5], [[5, 1], [0, 1], [5, 1]], [1]), 0)
+@example(([9, 5], [[6, 1], [0, 2], [6, 1]], [1]), 0)
+@example(([9, 5, 4], [[20, 4, 1], [0, 0, 0], [20, 4, 1]], [1]), 0)
+@example(([9, 5, 4], [[20, 4, 1], [0, 0, 0], [20, 4, 1]], [0, 2]), 0)
+@example(([3, 5], [[5, 1], [0, 0], [5, 1]], [1]), 0)
+def test_what_repeats_itself_is_found_in_its_copy(view, tile_rows):
+    sizes, operands, dims = view
+    split = [d for d in range(len(sizes)) if d not in dims], dims
+    counts = [math.prod(sizes[d] for d in part) for part in split]
+    indices = [list(range(n)) for n in counts]
+    elements, step, copies, *there = _C.repeated(sizes, *operands, dims, tile_rows)
+    rows, within = _C.offsets(sizes, *operands, one_a_row(sizes, split[0]), dims, *indices)
+    before = [[o[1] for o in part] for part in (rows, within)]
+    if copies == 0:
+        assert there == before
+        return
+    assert 4 * elements <= math.prod(counts)
+    assert copies == 1 or (copies == tile_rows and elements == counts[1])
+    for (i, row), (j, element) in itertools.product(enumerate(there[0]), enumerate(there[1])):
+        assert 0 <= row + element < elements
+        assert (row + element) * step == before[0][i] + before[1][j]
+
+
+# Input and output, the gradient, dims; what is copied, from how far apart, how often with and without tiles of rows.
+@pytest.mark.parametrize(
+    ("strides", "grad", "dims", "expected"),
+    [
+        ([20, 4, 1], [0, 0, 0], [2], (4, 0, 64, 1)),  # y.sum().backward()
+        ([20, 4, 1], [0, 0, 1], [2], (4, 1, 64, 0)),  # (y * weight).sum().backward()
+        ([20, 4, 1], [0, 0, 3], [2], (4, 3, 64, 1)),
+        ([40, 8, 1], [0, 0, 0], [2], (4, 0, 1, 1)),  # rows apart
+        ([40, 8, 1], [0, 0, 1], [2], (0, 0, 0, 0)),
+        ([20, 4, 1], [0, 0, 0], [1], (4, 0, 1, 1)),  # columns
+        ([20, 4, 1], [0, 1, 0], [1], (0, 0, 0, 0)),
+        ([20, 4, 1], [0, 0, 0], [0, 2], (4, 0, 1, 1)),
+        ([20, 4, 1], [1, 0, 0], [2], (0, 0, 0, 0)),  # y.sum((1, 2))
+        ([1, 9, 45], [0, 0, 0], [0], (9, 0, 64, 1)),
+        ([20, 4, 1], [0, 0, 0], [0, 1, 2], (0, 0, 0, 0)),  # the copy would be as large as all
+    ],
+)
+def test_what_is_copied_of_a_gradient(strides, grad, dims, expected):
+    found = [_C.repeated([9, 5, 4], strides, grad, strides, dims, rows)[:3] for rows in (64, 0)]
+    (elements, step, in_tiles), (*same, alone) = found
+    assert [elements, step] == same
+    assert (elements, step, in_tiles, alone) == expected
+
+
 LARGE = [1, 2, 3, 1000, (1 << 16) + 1, (1 << 20) - 1, (1 << 31) + 5, (1 << 33) + 9]
 
 

@@ -6,6 +6,7 @@
 
 #include "../lattice.h"
 #include "../operators.h"
+#include "../repeated.h"
 #include "kernels/column_tile.h"
 #include "kernels/gather.h"
 #include "kernels/relay.h"
@@ -177,6 +178,37 @@ class Scratch {
   void* data_ = nullptr;
 };
 
+template <typename Word>
+__global__ void write_repeated(const Word* from, int64_t step, int64_t elements, Word* to, int64_t count) {
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += threads) {
+    to[i] = from[i % elements * step];
+  }
+}
+
+// `copies` copies of what repeats itself in a gradient of elements of Word.
+template <typename Word>
+cudaError_t repeat(const void* from, const Repeated& repeated, int64_t copies, void* to, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t count = copies * repeated.elements;
+  const cudaLaunchConfig_t config =
+      launch_config(std::min<int64_t>((count + kThreads - 1) / kThreads, 1024), kThreads, 0, stream);
+  return cudaLaunchKernelEx(&config, write_repeated<Word>, static_cast<const Word*>(from), repeated.step,
+                            repeated.elements, static_cast<Word*>(to), count);
+}
+
+cudaError_t repeat(int64_t element_size, const void* from, const Repeated& repeated, int64_t copies, void* to,
+                   cudaStream_t stream) {
+  switch (element_size) {
+    case 2:
+      return repeat<uint16_t>(from, repeated, copies, to, stream);
+    case 4:
+      return repeat<uint32_t>(from, repeated, copies, to, stream);
+    default:
+      return repeat<uint64_t>(from, repeated, copies, to, stream);
+  }
+}
+
 template <DType T>
 cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
   switch (plan.kernel) {
@@ -237,15 +269,24 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
 }
 
 void run(Call& c) {
-  const Geometry& g = c.geometry;
+  Geometry& g = c.geometry;
   if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
   const cudaStream_t stream = current_stream(c.device);
   const DeviceGuard guard(c.device);
-  const bool cast = c.input_dtype != c.dtype, held = g.unit_stride() && !cast;
+  const bool cast = c.input_dtype != c.dtype;
+  const void* const grad = c.grad;
+  const Repeated repeated = grad != nullptr && !cast ? take_repeated(g) : Repeated{};
+  const uintptr_t past_a_line = reinterpret_cast<uintptr_t>(c.input) % kLineBytes;
+  if (repeated.copies(0) > 0) c.grad = c.input;  // as far from a line as the copy will be
+  const bool held = g.unit_stride() && !cast;
   // Which copies the geometry: for those that may need it.
   const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype)); };
   Shape shape{g.rows.count, g.row.count,    c.input_dtype,     held,
               g.dense(),    packs_align(c), c.grad != nullptr, starts_at(c, kPackBytes)};
+  if (repeated.in_rows) {
+    shape.dense = true;
+    shape.at_packs = false;
+  }
   if (!cast) shape.run = g.run();
   if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
   shape.lattice.in_place = c.input == c.output;
@@ -258,7 +299,18 @@ void run(Call& c) {
   }
   const Plan plan = make_plan(shape, device, wanted_kernel);
   c.stagger = plan.stagger;
-  cudaError_t error = launch(c, plan, stream);
+  const bool tiles = plan.kernel == Kernel::kTile;
+  const int64_t size = element_size(c.dtype), copies = repeated.copies(tiles ? plan.tile.rows : 0);
+  const Scratch scratch(c.device,
+                        copies == 0 ? 0 : static_cast<size_t>(copies * repeated.elements * size) + kLineBytes);
+  c.grad = grad;
+  cudaError_t error = cudaSuccess;
+  if (copies > 0) {
+    void* const copy = static_cast<char*>(scratch.data()) + (tiles ? 0 : past_a_line);
+    error = repeat(size, grad, repeated, copies, copy, stream);
+    c.grad = copy;
+  }
+  if (error == cudaSuccess) error = launch(c, plan, stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.
     cudaGetLastError();

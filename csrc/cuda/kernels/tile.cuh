@@ -64,7 +64,9 @@ __global__ void __launch_bounds__(kMostTileThreads, tile_blocks<T, kBackward>(kL
   if constexpr (kBackward) {
     unsigned char* const tile_x = tile + tile_bytes;
     const WarpCopy copy_x(&barriers[kOperands * warp + 1]);
-    const int whole = copy.load(tile, static_cast<const T*>(c.grad) + first * length, bytes);
+    // Of rows that repeat themselves the first tile's are all that there are.
+    const T* const grad = static_cast<const T*>(c.grad) + first * c.geometry.rows.stride[0].grad;
+    const int whole = copy.load(tile, grad, bytes);
     const int whole_x = copy_x.load(tile_x, x, bytes);
     // Divisors are a step ahead, so that no thread waits for its own.
     constexpr bool kReads = reads_divisors<T>(kLength);

@@ -1,0 +1,63 @@
+// Gradients of results that repeat themselves: the same for all rows, as those of sum() and mean() are. Kernels read
+// packs of them from a copy of what lies side by side, which is next to nothing. Pure and host-only.
+#pragma once
+
+#include <cstdint>
+
+#include "geometry.h"
+
+namespace l1norm {
+
+// What is copied: so many elements, `step` from each other in the gradient.
+struct Repeated {
+  int64_t elements = 0;  // 0: none
+  int64_t step = 0;
+  // Rows of input and output follow each other without a gap, and these are what each row has: a kernel that takes
+  // tiles of rows wants them for all rows of a tile.
+  bool in_rows = false;
+
+  // How often they have to be in the copy, which only tiles of rows need where they already lie side by side.
+  int64_t copies(int64_t tile_rows) const {
+    if (elements == 0) return 0;
+    return in_rows && tile_rows > 0 ? tile_rows : step == 1 ? 0 : 1;
+  }
+};
+
+// A copy has to be read so often to be worth it.
+constexpr int64_t kLeastRepeats = 4;
+
+// In g, the gradient's strides become those of the copy, if there is one.
+inline Repeated take_repeated(Geometry& g) {
+  Walk &rows = g.rows, &row = g.row;
+  const auto zeros = [](const Walk& walk, int dims) {
+    for (int d = 0; d < dims; ++d) {
+      if (walk.stride[d].grad != 0) return false;
+    }
+    return true;
+  };
+  if (!zeros(rows, rows.dims)) return {};
+  const int64_t all = rows.count * row.count;
+  const auto innermost = [](const Walk& walk) {
+    const int last = walk.dims - 1;
+    return last >= 0 && walk.stride[last].input == 1 && walk.stride[last].output == 1;
+  };
+  const bool lone = row.dims == 0;
+  if (lone || (row.dims == 1 && innermost(row))) {
+    const bool follow = rows.dims == 1 && rows.stride[0].input == row.count && rows.stride[0].output == row.count;
+    const int64_t step = lone ? 1 : row.stride[0].grad;
+    if (kLeastRepeats * row.count > all || (step == 1 && !follow)) return {};
+    if (!lone) row.stride[0].grad = 1;
+    return {row.count, step, follow};
+  }
+  if (!zeros(row, row.dims)) return {};
+  for (Walk* walk : {&row, &rows}) {
+    if (!innermost(*walk)) continue;
+    const int last = walk->dims - 1;
+    if (kLeastRepeats * walk->size[last] > all) return {};
+    walk->stride[last].grad = 1;
+    return {walk->size[last], 0, false};
+  }
+  return {};
+}
+
+}  // namespace l1norm
