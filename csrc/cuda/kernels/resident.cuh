@@ -27,9 +27,13 @@ constexpr int bound() {
 
 // Whether blocks wait for their stream before they work out what is theirs to read, and not after: of gradients of
 // halves, where registers are few (1 x 4096 bfloat16 on an H100: 2.45 us, 2.59; float32: 2.46, 2.33; forward 1.87,
-// 1.80).
+// 1.80). On compute capability 12.0 a kernel of bfloat16 would spill so.
 template <typename T, bool kBackward>
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr bool kWaitsFirst = kBackward && std::is_same_v<T, __half>;
+#else
 constexpr bool kWaitsFirst = kBackward && sizeof(T) == 2;
+#endif
 
 // Blocks a multiprocessor that the compiler is told of: where it is told of one, it takes all registers that threads
 // may have, so that a thread's quotients overlap, which counts where warps are few (1 x 4096 float32: 1.74 us, and 1.86
