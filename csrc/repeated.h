@@ -29,13 +29,13 @@ constexpr int64_t kLeastRepeats = 4;
 // In g, the gradient's strides become those of the copy, if there is one.
 inline Repeated take_repeated(Geometry& g) {
   Walk &rows = g.rows, &row = g.row;
-  const auto zeros = [](const Walk& walk, int dims) {
-    for (int d = 0; d < dims; ++d) {
+  const auto is_constant = [](const Walk& walk) {
+    for (int d = 0; d < walk.dims; ++d) {
       if (walk.stride[d].grad != 0) return false;
     }
     return true;
   };
-  if (!zeros(rows, rows.dims)) return {};
+  if (!is_constant(rows)) return {};
   const int64_t all = rows.count * row.count;
   const auto innermost = [](const Walk& walk) {
     const int last = walk.dims - 1;
@@ -49,7 +49,7 @@ inline Repeated take_repeated(Geometry& g) {
     if (!lone) row.stride[0].grad = 1;
     return {row.count, step, follow};
   }
-  if (!zeros(row, row.dims)) return {};
+  if (!is_constant(row)) return {};
   for (Walk* walk : {&row, &rows}) {
     if (!innermost(*walk)) continue;
     const int last = walk->dims - 1;

@@ -46,8 +46,6 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
   // Whether divisors are made from the columns anew, as reading them takes long where columns are this short (2
   // float32: a seventh of all bytes). Of other types, and one by one, there is no time for more arithmetic.
   static constexpr bool kMakesDivisors = sizeof(T) == 4 && kColumns > 1 && !kShared;
-  // Else two units of pairs would leave a multiprocessor fewer blocks.
-  static constexpr bool kAlways = kUnits > 1 && kColumns > 1;
 
  public:
   using Base::Base;
@@ -114,7 +112,7 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
           }
           at[k] = &slopes[k];
         }
-        differentiate_beside<kSteps, kAlways>(at, g[j], x[j], f);
+        differentiate_beside<kSteps>(at, g[j], x[j], f);
       }
       store(j, o[j].output);
     }

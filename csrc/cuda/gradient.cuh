@@ -130,8 +130,7 @@ struct Slope<double> {
 };
 
 // Makes units of so many packs of x, which are of rows of their own, one element or a pair of halves, their gradients.
-// kAlways: what is rare is looked for with each of them, in fewer registers.
-template <int kCount, bool kAlways = false, typename T, int M, int N>
+template <int kCount, typename T, int M, int N>
 __device__ __forceinline__ void differentiate_beside(const Slope<T>* const (&slopes)[N], const Pack<T, M>* g,
                                                      Pack<T, M>* x, int unit) {
   using Few = Pack<T, N>;
@@ -153,13 +152,7 @@ __device__ __forceinline__ void differentiate_beside(const Slope<T>* const (&slo
         return input_gradients(grads[u], values[u], slopes[0]->pair);
       }
     };
-    if constexpr (kAlways) {
-#pragma unroll
-      for (int u = 0; u < kCount; ++u) {
-        const Few results = by_pairs(u);
-        values[u] = paired ? results : one_by_one(grads[u], values[u]);
-      }
-    } else if (paired) {
+    if (paired) {
 #pragma unroll
       for (int u = 0; u < kCount; ++u) values[u] = by_pairs(u);
     } else {

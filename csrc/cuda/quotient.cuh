@@ -169,7 +169,8 @@ struct HalfQuotient {
     if (m.is_special) above = below = m.reciprocal();
   }
   // Of the sum's first 24 bits, which nearly all sums of so few halves have no more than. What comes after them, and
-  // what a double has no room for, widens the bounds. For counts that a float has.
+  // what a double has no room for, widens the bounds. For counts that a float has. What eps stands for takes the place
+  // of a sum below it; of one beside it, nobody asks which is the larger.
   __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps, Plain) {
     const double least = eps * count.value;
     const uint32_t least_upper = static_cast<uint32_t>(__double2hiint(least));

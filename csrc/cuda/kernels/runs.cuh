@@ -54,21 +54,15 @@ __device__ __forceinline__ Row share_of(const Call& c, const Pieces& pieces, Off
 template <typename T, bool kBackward, Access kAccess>
 using PieceOf = RowOf<T, kBackward, kRunsPacks, 1, true, 0, kAccess, false>;
 
-// Blocks of the most threads on a multiprocessor (gradients of (128, 512, 14, 14) bfloat16 over all dims but the second
-// run at 0.83 of torch.add with two, at 0.67 with one: H100). Some would spill on datacenter Blackwells and what came
-// after them.
+// Blocks of the most threads on a multiprocessor that the compiler is told of, as some of halves would leave room for
+// one (gradients of (128, 512, 14, 14) bfloat16 over all dims but the second: 0.67 of torch.add's speed on an H100,
+// with two 0.83). Some of floats would spill.
 template <typename T>
-constexpr int held_blocks() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-  return 0;
-#else
-  return sizeof(T) == 2 ? 2 : 0;
-#endif
-}
+constexpr int kHeldBlocks = sizeof(T) == 2 ? 2 : 0;
 
 // A cluster of blocks, of one each unless kMany, holds a row.
 template <typename T, bool kBackward, bool kMany>
-__global__ void __launch_bounds__(kRunsThreads, held_blocks<T>())
+__global__ void __launch_bounds__(kRunsThreads, kHeldBlocks<T>)
     held_kernel(const __grid_constant__ Call c, const Pieces pieces) {
   if constexpr (!kMany || kHasClusters) {
     extern __shared__ __align__(kSharedLine) uint4 shared[];
