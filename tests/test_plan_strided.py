@@ -13,6 +13,7 @@ from plans import (
     make_plan,
     packs_of_a_relay,
     plan_lattice,
+    plan_of,
     turns,
 )
 from samples import DTYPES
@@ -188,30 +189,54 @@ def test_long_columns_of_floats_take_as_many_blocks_as_measured(name, steps, inn
     assert plan["kernel"] == ("strided_relay" if cluster is None else "strided")
 
 
-# Units, steps, units side by side, backward; lanes, warps and blocks of a cluster, as measured within 7% of the fastest
-# on an H100, None: what many columns take.
+# Shapes over dim 1; lanes, warps, packs in registers, blocks of a cluster and packs in shared memory, as measured
+# within 4% of the fastest of some dozens on an H200. What is lost of a copy's speed would choose others, 13% to 67%
+# slower.
+SMALL = {
+    (torch.float32, False): {
+        (1, 266, 3372): (4, 5, 0, 1, 8), (1, 3490, 528): (4, 7, 0, 8, 8), (1, 4288, 204): (4, 5, 16, 8, 0),
+        (1, 13_007, 64): (2, 7, 0, 16, 8), (2, 576, 1552): (8, 5, 0, 4, 8), (2, 8448, 28): (2, 5, 0, 16, 8),
+        (4, 256, 3812): (8, 4, 16, 1, 0), (4, 371, 4928): (8, 3, 16, 2, 0), (8, 576, 96): (2, 5, 0, 1, 8),
+        (4, 5696, 36): (4, 6, 16, 8, 0),
+    },
+    (torch.float32, True): {
+        (1, 128, 43_184): (8, 4, 8, 1, 0), (1, 8911, 268): (4, 5, 8, 16, 8), (8, 2511, 32): (4, 5, 8, 8, 0),
+        (32, 266, 956): (8, 3, 8, 2, 4),
+    },
+    (torch.float64, False): {(1, 3193, 118): (4, 7, 0, 8, 8), (1, 19_267, 50): (4, 7, 0, 16, 24)},
+    (torch.float64, True): {(1, 320, 3828): (8, 7, 8, 1, 4), (2, 9828, 18): (2, 10, 8, 8, 0)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "backward"), SMALL)
+def test_small_columns_take_the_launch_measured_fastest(dtype, backward):
+    for shape, launch in SMALL[dtype, backward].items():
+        plan = plan_of("H200", shape, [1], dtype, backward)
+        assert plan["kernel"] == "strided"
+        keys = ("lanes", "warps", "packs", "cluster", "shared_packs")
+        assert tuple(plan[key] for key in keys) == launch, shape
+
+
+# Units of halves, steps, units side by side, backward; lanes, warps and blocks of a cluster, of as many blocks as there
+# are multiprocessors at the most. None: what many columns take.
 FEW = [
     (64, 256, 64, False, (2, 2, 1)), (128, 512, 128, False, (2, 4, 1)), (16, 4096, 16, False, (2, 4, 8)),
-    (8, 4096, 8, False, (2, 4, 8)), (32, 8192, 32, False, (2, 4, 8)), (1024, 64, 1024, False, (8, 2, 1)),
-    (1024, 64, 64, False, (8, 2, 1)), (256, 1024, 256, False, None), (64, 256, 64, True, (2, 2, 1)),
-    (128, 512, 128, True, (2, 4, 1)), (16, 4096, 16, True, (2, 4, 8)), (32, 8192, 32, True, (2, 8, 8)),
-    (256, 1024, 256, True, (2, 8, 1)), (2048, 128, 2048, True, None), (24, 20_000, 24, True, None),
+    (8, 4096, 8, False, (2, 4, 8)), (256, 1024, 256, False, None), (128, 512, 128, True, (2, 4, 1)),
+    (64, 256, 64, True, (2, 2, 1)), (32, 8192, 32, True, (2, 8, 8)), (2048, 128, 2048, True, None),
+    (24, 20_000, 24, True, None),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("units", "steps", "inner", "backward", "launch"), FEW)
 @pytest.mark.parametrize("name", ["H100", "H200"])
-def test_few_columns_of_floats_are_spread_as_measured(name, units, steps, inner, backward, launch):
-    plan = plan_lattice(name, "columns", units, steps, inner, torch.float32, backward, apart=16 * inner)
+def test_few_columns_of_halves_are_spread(name, units, steps, inner, backward, launch):
+    plan = plan_lattice(name, "columns", units, steps, inner, torch.bfloat16, backward, apart=16 * inner)
     if launch is None:
-        assert plan["lanes"] * plan["across"] > 2
+        assert plan["blocks"] > GPUS[name]["multiprocessors"]
         return
     assert (plan["lanes"], plan["warps"], plan["cluster"]) == launch
     assert plan["blocks"] <= GPUS[name]["multiprocessors"]
-    lanes, warps, cluster = launch
-    each = ceil_div(steps, warps * (32 // lanes) * cluster)
-    # Of floats forward a batch of eight is in shared memory.
-    assert (plan["packs"], plan["shared_packs"]) == ((8, 0) if backward else (0, 8) if each <= 8 else (16, 0))
+    assert plan["packs"] == (8 if backward else 16)
 
 
 @pytest.mark.parametrize("backward", [False, True])

@@ -230,4 +230,16 @@ constexpr int64_t strided_shared_bytes(const LatticeShape& s, bool backward, con
   return cells * kPackBytes + columns * (16 * (plan.warps + cluster) + a_result);
 }
 
+// Threads that a multiprocessor has room for.
+inline int strided_most_resident(bool backward, const Device& device, const StridedPlan& plan) {
+  return std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
+                  device.threads_per_multiprocessor);
+}
+
+// Blocks that a multiprocessor has room for, of so many bytes of shared memory each.
+inline int strided_at_once(bool backward, const Device& device, const StridedPlan& plan, int shared_bytes) {
+  return std::min(strided_most_resident(backward, device, plan) / strided_threads(plan),
+                  device.shared_bytes_per_multiprocessor / (shared_bytes + kReservedShared));
+}
+
 }  // namespace l1norm::cuda

@@ -225,9 +225,10 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
       consider(Kernel::kColumnTile, column_tile_cost(shape, device, tile));
     }
   }
-  // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case.
+  // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case, nor are small ones.
   const bool whole = best == Kernel::kStrided && plan.strided.whole && !shared;
-  if (!wanted && best != Kernel::kTwoPass && (whole || small)) return best;
+  const bool held = best == Kernel::kStrided && !plan.strided.whole && are_small_columns(s);
+  if (!wanted && best != Kernel::kTwoPass && (whole || held || small)) return best;
   const bool relays = wanted || !are_columns_better_not_relayed(shape, device);
   if (open(Kernel::kStridedRelay) && relays &&
       plan_strided_relay(s, shape.backward, device, wanted, plan.strided_relay)) {

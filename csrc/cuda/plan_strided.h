@@ -7,6 +7,7 @@
 #include "lattice_shape.h"
 #include "plan_shared_columns.h"
 #include "plan_skewed.h"
+#include "plan_small_columns.h"
 
 namespace l1norm::cuda {
 
@@ -114,18 +115,6 @@ constexpr const StridedLoss& strided_losses(bool backward) { return backward ? k
 
 // What blocks lose that wait for each other.
 constexpr double waiting(bool backward, int cluster) { return of_cluster(strided_losses(backward).cluster, cluster); }
-
-// Threads that a multiprocessor has room for.
-inline int strided_most_resident(bool backward, const Device& device, const StridedPlan& plan) {
-  return std::min(strided_most_threads(plan.packs) * strided_blocks(backward, plan.packs),
-                  device.threads_per_multiprocessor);
-}
-
-// Blocks that a multiprocessor has room for, of so many bytes of shared memory each.
-inline int strided_at_once(bool backward, const Device& device, const StridedPlan& plan, int shared_bytes) {
-  return std::min(strided_most_resident(backward, device, plan) / strided_threads(plan),
-                  device.shared_bytes_per_multiprocessor / (shared_bytes + kReservedShared));
-}
 
 // What a plan loses; where that is more than `most`, at least something more. Divisions come last, and are of what fits
 // 32 bits, and of floats: this runs for some dozens of plans.
@@ -247,15 +236,14 @@ inline bool plan_few_columns(const LatticeShape& s, bool backward, const Device&
   int lanes = kSectorBytes / kPackBytes;
   while (lanes < 32 / s.columns && ceil_div(s.units, lanes) > device.multiprocessors) lanes *= 2;
   const int packs = strided_cells(backward, s.bytes(), s.element_size);
-  const auto hold = [&](std::initializer_list<int> warps, int most, bool shared) {
+  const auto hold = [&](std::initializer_list<int> warps, int most) {
     return find(ceil_div(s.units, lanes), warps, [&](int w, int cluster) {
-      plan = {lanes, 1, lanes, w, shared ? 0 : packs, cluster, false, shared ? most : 0, false, false};
+      plan = {lanes, 1, lanes, w, packs, cluster, false, 0, false, false};
       return s.steps <= int64_t{cluster} * w * (32 / lanes) * most && (most <= 8 || cluster > 1);
     });
   };
-  // Of floats eight are in shared memory, whose threads have fewer registers.
-  if (hold({2, 3, 4}, 8, !backward && s.element_size == 4)) return true;
-  return backward ? hold({6, 8}, 8, false) : hold({2, 3, 4}, packs, false);
+  if (hold({2, 3, 4}, 8)) return true;
+  return backward ? hold({6, 8}, 8) : hold({2, 3, 4}, packs);
 }
 
 // Whether a tile that has a unit more, for which it writes no part of a sector, is the better one. Of steps by turns
@@ -280,6 +268,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     plan = {32, 1, 32 * column_units(backward, held, s.bytes(), s.element_size), 1, held, 1, true, 0, false, false};
     return strided_grid(s, plan) <= INT32_MAX;
   }
+  if (are_small_columns(s) && plan_small_columns(s, backward, device, plan)) return true;
   if (plan_few_columns(s, backward, device, plan)) return true;
   const int packs = strided_cells(backward, s.bytes(), s.element_size), batch = shared_batch(backward, s.element_size);
   double least = kImpossible;
