@@ -53,12 +53,12 @@ def settings(wanted=()):
 
 
 def test_json_has_everything_and_nothing_private(tmp_path):
-    code, found = run_json(tmp_path, "--dtype", "float32,bfloat16", "--suite", "rows,backward,host")
+    named = "rows,backward,backward-sum,host"
+    code, found = run_json(tmp_path, "--dtype", "float32,bfloat16", "--suite", named)
     assert (code, found["ok"], found["problems"]) == (0, True, [])
     assert found["schema"] == results.SCHEMA == plots.SCHEMA
     assert found["command"] == (
-        "python benchmarks/run.py --suite rows,backward,host --dtype float32,bfloat16 --shape 40x1001 --dim 1 "
-        "--device cpu"
+        f"python benchmarks/run.py --suite {named} --dtype float32,bfloat16 --shape 40x1001 --dim 1 --device cpu"
     )
     assert {"cpu", "gpu", "cache_bytes"} <= found["machine"].keys()
     assert {"torch", "cuda", "triton", "l1norm", "commit"} <= found["versions"].keys()
@@ -72,7 +72,7 @@ def test_json_has_everything_and_nothing_private(tmp_path):
     }:
         assert len(private) < 5 or private not in text
     assert [(r["direction"], r["dtype"]) for r in found["results"]] == [
-        (d, t) for d in ("forward", "backward", "host") for t in ("float32", "bfloat16")
+        (d, t) for d in ("forward", "backward", "backward-sum", "host") for t in ("float32", "bfloat16")
     ]
     for result in found["results"]:
         assert result["check"]["wrong_rows"] == 0
@@ -83,8 +83,8 @@ def test_json_has_everything_and_nothing_private(tmp_path):
             assert {"ours", "out", "ours backward", "softmax", "eager backward"} <= lines.keys()
             assert lines["ours"]["host_us"]["median"] > 0
             continue
-        assert result["yardstick"] == ("copy" if result["direction"] == "forward" else "add")
-        assert result["least_bytes"] == (2 if result["direction"] == "forward" else 3) * result["input_bytes"]
+        assert result["yardstick"] == ("add" if result["direction"] == "backward" else "copy")
+        assert result["least_bytes"] == (3 if result["direction"] == "backward" else 2) * result["input_bytes"]
         yardstick = lines[result["yardstick"]]["ms"]["median"]
         for line in lines.values():
             if line["unavailable"] is None:
@@ -104,7 +104,7 @@ def test_other_dims_are_checked_and_timed(dims, tmp_path):
     assert found["results"][0]["check"]["rows"] == found["results"][0]["rows"]
 
 
-YARDSTICKS = {"forward": ("copy", "clone"), "backward": ("add", "new-add")}
+YARDSTICKS = {"forward": ("copy", "clone"), "backward": ("add", "new-add"), "backward-sum": ("copy", "clone")}
 
 
 @pytest.mark.parametrize("direction", YARDSTICKS)

@@ -112,6 +112,10 @@ RUNS = {
     "h200-backward-dims.json": [
         result("backward-dims", "8 x 4096", lines=[line("ours", 0.6), line("softmax", 0.1)]),
     ],
+    "h200-backward-sum.json": [
+        result("backward-sum", "8 x 4097", 4097, dtype="bfloat16", lines=[line("ours", 0.7)]),
+        result("backward-sum", "8 x 4096", lines=[line("ours", 0.9), line("softmax", 0.1)]),
+    ],
     "cpu-dims.json": [
         result("dims", "8 x 4096", lines=[line("ours", 0.2, 0.95), line("out", 0.85)]),
         result("backward-dims", "8 x 4096", lines=[line("ours", 0.2, 0.75)]),
@@ -135,6 +139,12 @@ EXPECTED = {
         "| x | **l1norm**, backward | softmax, backward |",
         "|---|---|---|",
         "| (8, 4096) dim 1 | **0.600** | 0.100 |",
+    ],
+    "backward-sum": [
+        "| gradient of | ms | GB/s | **l1norm** | softmax |",
+        "|---|---|---|---|---|",
+        "| 8 x 4096 | 2.00 | 1234 | **0.900** | 0.100 |",
+        "| 8 x 4097, bfloat16 | 2.00 | 1234 | **0.700** | - |",
     ],
     "cpu-dims": [
         "| x | `out=`, of `y.copy_(x)` | allocating, of `x.clone()` | gradient, of `torch.add(x, g)` |",

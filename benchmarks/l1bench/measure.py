@@ -86,8 +86,8 @@ def _timed(case: Case, settings: Settings, outcome: Outcome) -> None:
     pairs = [_pair(case, device) for _ in range(count)]
     x, y = pairs[0]
     outcome.plan = plan(x, case)
-    if case.direction == "backward":
-        g = torch.empty_like(x).normal_()
+    if case.direction != "forward":
+        g = x.new_ones(()).expand(x.shape) if case.direction == "backward-sum" else torch.empty_like(x).normal_()
         entrants = peers.backward_entrants(case, device, settings.peers, g)
 
         def examine(result: Tensor) -> None:

@@ -98,21 +98,29 @@ def entrants(case: Case, device: torch.device, wanted: frozenset[str], x: Tensor
     if device.type == "cpu":
         # Mapping a new result's pages costs a CPU as much as the work: both ways are shown, for both.
         found.append(Entrant("out", lambda x, y: ours(x, dim, out=y)))
-    found.append(Entrant("copy", lambda x, y: y.copy_(x)))
-    if device.type == "cpu":
-        found.append(Entrant("clone", lambda x, y: x.clone(memory_format=torch.preserve_format)))
-    elif _dense_alike(x, y):
+    found += _copies(device)
+    if device.type == "cuda" and _dense_alike(x, y):
         found.append(Entrant("tuned-copy", _tuned_copy("")))
         found.append(Entrant("hinted-copy", _tuned_copy("evict_last")))
     return found + [Entrant(key, _allocating(function)) for key, function in functions.items()]
 
 
+def _copies(device: torch.device) -> list[Entrant]:
+    found = [Entrant("copy", lambda x, y: y.copy_(x))]
+    if device.type == "cpu":
+        found.append(Entrant("clone", lambda x, y: x.clone(memory_format=torch.preserve_format)))
+    return found
+
+
 def backward_entrants(case: Case, device: torch.device, wanted: frozenset[str], g: Tensor) -> list[Entrant]:
     """Every contestant of a backward case: the gradient of each forward that has one."""
     functions = forwards(case, device, wanted - {"triton"})
-    found = [Entrant("add", lambda x, y: torch.add(x, g, out=y))]
-    if device.type == "cpu":
-        found.append(Entrant("new-add", lambda x, y: torch.add(x, g)))
+    if case.direction == "backward-sum":
+        found = _copies(device)
+    else:
+        found = [Entrant("add", lambda x, y: torch.add(x, g, out=y))]
+        if device.type == "cpu":
+            found.append(Entrant("new-add", lambda x, y: torch.add(x, g)))
     return [*found, *(Entrant(key, gradient(function, g)) for key, function in functions.items())]
 
 

@@ -34,8 +34,9 @@ _STYLE: Any = {
 }
 
 # How files begin, and which suites are drawn case by case.
-_PREFIX = {"forward": "fraction-of-copy", "backward": "backward"}
+_PREFIX = {"forward": "fraction-of-copy", "backward": "backward", "backward-sum": "backward-sum"}
 _DIMS_SUITES = ("dims", "backward-dims")
+_GRADIENTS = {"backward": "gradient", "backward-sum": "gradient of a sum"}
 
 Outcomes = list[dict[str, Any]]
 
@@ -104,12 +105,12 @@ def _over_length(found: dict[str, Any], results: Outcomes, direction: str, dtype
         axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("elements in a row")
-    yard = "a copy" if direction == "forward" else "torch.add(x, g, out=o)"
+    yard = "torch.add(x, g, out=o)" if direction == "backward" else "a copy"
     axes.set_ylabel(f"fraction of the speed of {yard}{_beside(results)}")
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle="--", zorder=1)
     axes.set_ylim(bottom=0)
     axes.grid(True, color="#dddddd", linewidth=0.6)
-    what = "x / mean(|x|) over the last dimension" if direction == "forward" else "its gradient"
+    what = "x / mean(|x|) over the last dimension" if direction == "forward" else f"its {_GRADIENTS[direction]}"
     axes.set_title(f"{what}, {dtype}\n{_where(found)}", loc="left", fontsize=10)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return figure
@@ -138,9 +139,9 @@ def _by_case(found: dict[str, Any], results: Outcomes) -> Figure:
     axes.set_xlim(0, max(1.05, axes.get_xlim()[1]))
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--", zorder=1)
     axes.grid(True, color="#dddddd", linewidth=0.6)
-    yard = "a copy of the same tensor" if direction == "forward" else "torch.add(x, g, out=o) of the same tensors"
+    yard = "torch.add(x, g, out=o) of the same tensors" if direction == "backward" else "a copy of the same tensor"
     axes.set_xlabel(f"fraction of the speed of {yard}{_beside(results)}")
-    what = "x / mean(|x|)" if direction == "forward" else "the gradient of x / mean(|x|)"
+    what = "x / mean(|x|)" if direction == "forward" else f"the {_GRADIENTS[direction]} of x / mean(|x|)"
     axes.set_title(f"{what}, {results[0]['dtype']}\n{_where(found)}", loc="left", fontsize=10)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     return figure

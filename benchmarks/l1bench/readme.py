@@ -81,7 +81,24 @@ def _backward(found: Any, name: str) -> str:
         for r in found["results"]
         if r["suite"] == "backward" and r["yardstick"] and (r["length"] in _LENGTHS or r["dtype"] != "float32")
     ]
-    results.sort(key=lambda r: (r["dtype"] != "float32", r["dtype"], r["length"]))
+    return (
+        f"Gradients, as fractions of the speed of `torch.add(x, g, out=o)`, which moves as many bytes"
+        f"\n({_source(found, name)}):\n\n{_gradients(results)}\n"
+        f"![Fraction of an addition's speed over the length of a row, float32, gradient]"
+        f"({FOLDER}/{_folder(name)}/backward-float32.svg)\n"
+    )
+
+
+def _backward_sum(found: Any, name: str) -> str:
+    results = [r for r in found["results"] if r["suite"] == "backward-sum" and r["yardstick"]]
+    return (
+        f"Gradients of `.sum()`, which are one number, as fractions of the speed of `y.copy_(x)`, which moves as many"
+        f" bytes\n({_source(found, name)}):\n\n{_gradients(results)}"
+    )
+
+
+def _gradients(results: list[Any]) -> str:
+    results.sort(key=lambda r: (r["dtype"] != "float32", r["dtype"], r["dims"] != [1], r["length"]))
     peers = _present(results)
     rows = []
     for result in results:
@@ -90,13 +107,7 @@ def _backward(found: Any, name: str) -> str:
         ours = lines["ours"]
         cells = [f"{result['name']}{kind}", f"{ours['ms']['median']:.2f}", f"{ours['gb_per_s']:.0f}"]
         rows.append([*cells, f"**{_fraction(ours)}**", *(_fraction(lines.get(key)) for key in peers)])
-    head = ["gradient of", "ms", "GB/s", "**l1norm**", *(_PEERS[key] for key in peers)]
-    return (
-        f"Gradients, as fractions of the speed of `torch.add(x, g, out=o)`, which moves as many bytes"
-        f"\n({_source(found, name)}):\n\n{_table(head, rows)}\n"
-        f"![Fraction of an addition's speed over the length of a row, float32, gradient]"
-        f"({FOLDER}/{_folder(name)}/backward-float32.svg)\n"
-    )
+    return _table(["gradient of", "ms", "GB/s", "**l1norm**", *(_PEERS[key] for key in peers)], rows)
 
 
 def _dims(found: Any, name: str) -> str:
@@ -157,6 +168,7 @@ def _cpu_dims(found: Any, name: str) -> str:
 BLOCKS = {
     "headline": Block("demo-h200.json", _demo),
     "backward": Block("h200-backward.json", _backward),
+    "backward-sum": Block("h200-backward-sum.json", _backward_sum),
     "dims": Block("h200-dims.json", _dims),
     "backward-dims": Block("h200-backward-dims.json", _dims),
     "cpu-dims": Block("cpu-dims.json", _cpu_dims),

@@ -7,9 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SUITES = ("headline", "rows", "short", "long", "few", "dtypes", "dims", "backward", "backward-dims", "host")
+SUITES = (
+    "headline", "rows", "short", "long", "few", "dtypes", "dims", "backward", "backward-dims", "backward-sum", "host",
+)  # fmt: skip
 #: What the suites time that are not about the forward call.
-DIRECTIONS = {"backward": "backward", "backward-dims": "backward", "host": "host"}
+DIRECTIONS = {"backward": "backward", "backward-dims": "backward", "backward-sum": "backward-sum", "host": "host"}
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -47,7 +49,8 @@ class Case(NamedTuple):
     dims: tuple[int, ...] = (1,)
     dtype: str = "float32"
     layout: str = "contiguous"
-    #: "forward", "backward", or "host" for the cost of a call alone.
+    #: "forward", "backward", "backward-sum" for the gradient of ``.sum()``, one number that all elements share, or
+    #: "host" for the cost of a call alone.
     direction: str = "forward"
     #: The runs it is in unless suites are named: of "gpu", "cpu", "quick".
     sets: frozenset[str] = frozenset()
@@ -82,7 +85,7 @@ class Case(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """What must move at the least: x is read and y written; g too is read for the gradient."""
+        """What must move at the least: x is read and y written; g too is read, unless it is one number."""
         return self.input_bytes * (3 if self.direction == "backward" else 2)
 
     @property
@@ -225,13 +228,24 @@ def _backward_dims() -> Iterable[Case]:
         yield Case("backward-dims", base, dims, layout=layout, direction="backward", sets=sets & _BOTH)
 
 
+def _backward_sum() -> Iterable[Case]:
+    yield Case("backward-sum", HEADLINE, direction="backward-sum", sets=_GPU)
+    for dtype in ("float32", "bfloat16"):
+        for length in (127, 1024, 8191, 32767, 262143):
+            rows = (4 << 30) // DTYPES[dtype].itemsize // length
+            sets = _BOTH if (dtype, length) == ("float32", 8191) else _NONE
+            yield Case("backward-sum", (rows, length), dtype=dtype, direction="backward-sum", sets=sets)
+        for base in ((256, 512, 56, 56), (64, 4096, 512)):
+            yield Case("backward-sum", base, dtype=dtype, direction="backward-sum")
+
+
 def _host() -> Iterable[Case]:
     yield Case("host", HOST, direction="host", sets=_ALL, featured=True)
 
 
 def every_case() -> list[Case]:
     """Every case of every suite, in the order of ``SUITES``."""
-    makers = (_headline, _rows, _short, _long, _few, _dtypes, _dims, _backward, _backward_dims, _host)
+    makers = (_headline, _rows, _short, _long, _few, _dtypes, _dims, _backward, _backward_dims, _backward_sum, _host)
     return [case for maker in makers for case in maker()]
 
 
