@@ -11,6 +11,16 @@ WORDS = {MEAN: "mean", SUM: "sum"}
 backward = torch.ops.l1norm.l1_norm_backward
 
 
+# As sum(), mean() and their like with weights leave them.
+REPEATING = {
+    "a number": lambda g, dim: g.flatten()[:1].view([1] * g.dim()).expand_as(g),
+    "a row": lambda g, dim: g[:1].expand_as(g),
+    "a row of every other element": lambda g, dim: g[:1].repeat_interleave(2, -1)[..., ::2].expand_as(g),
+    "a number a row": lambda g, dim: g.narrow(dim, 0, 1).expand_as(g),
+    "a number for what lies side by side": lambda g, dim: g[..., :1].expand_as(g),
+}
+
+
 def away_from_zero(*shape, device="cpu", seed=0):
     """|x| has a kink at 0, which finite differences must not straddle."""
     x = make_rows("randn", *shape, dtype=torch.float64, seed=seed)

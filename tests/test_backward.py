@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from exact import assert_exact_gradient, assert_same_bits
-from gradients import MEAN, SUM, WORDS, Calls, backward, divisor_of, formula
+from gradients import MEAN, REPEATING, SUM, WORDS, Calls, backward, divisor_of, formula
 from samples import DTYPES, make_rows
 
 import l1norm
@@ -266,6 +266,24 @@ def test_every_layout_gives_the_contiguous_bits(of_input, of_grad, dtype, device
             assert_same_bits(gx, plain)
         assert gx.stride() == torch.empty_like(x).stride()
     assert_exact_gradient(gx, g, x, m, ())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("repeating", REPEATING)
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [((700, 127), 1), ((40, 20_001), 1), ((3, 70_001), 1), ((64, 300, 24), 1), ((2000, 64), 0)],
+    ids=str,
+)
+def test_gradients_that_repeat_themselves(shape, dim, repeating, dtype, device):
+    """Copied once, or chunk by chunk where that is long."""
+    x, g = (make_rows("randn", *shape, dtype=dtype, device=device, seed=seed) for seed in (12, 13))
+    # Of elements of one sign, gradients of one number cancel.
+    x.narrow(dim, 0, 1).abs_()
+    x.narrow(dim, 1, 1).abs_().neg_()
+    m = divisor_of(x, dim)
+    given = REPEATING[repeating](g, dim)
+    assert_same_bits(backward(given, x, m, [dim]), backward(given.contiguous(), x, m, [dim]))
 
 
 @pytest.mark.parametrize("dim", [0, 1, (0, 2), (), None])

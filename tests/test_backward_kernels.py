@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from exact import assert_same_bits
+from gradients import REPEATING
 from samples import DTYPES, make_rows
 
 import l1norm
@@ -213,16 +214,6 @@ def test_gradients_of_any_strides(dtype, cuda):
             for name in KERNELS:
                 _C.set_kernel(name)
                 assert_same_bits(gradient(there, x.to(cuda), m.to(cuda), dim), expected)
-
-
-# As sum(), mean() and their like with weights leave them.
-REPEATING = {
-    "a number": lambda g, dim: g.flatten()[:1].view([1] * g.dim()).expand_as(g),
-    "a row": lambda g, dim: g[:1].expand_as(g),
-    "a row of every other element": lambda g, dim: g[:1].repeat_interleave(2, -1)[..., ::2].expand_as(g),
-    "a number a row": lambda g, dim: g.narrow(dim, 0, 1).expand_as(g),
-    "a number for what lies side by side": lambda g, dim: g[..., :1].expand_as(g),
-}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

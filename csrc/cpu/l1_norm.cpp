@@ -1,8 +1,11 @@
 // The operators for the CPU.
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "../operators.h"
+#include "../repeated.h"
 #include "tiles.h"
 
 #if __has_include(<unistd.h>)
@@ -103,8 +106,33 @@ void run_parts(const Call& c, int64_t part) {
   run_tiles<Direction>(c, layout, threads);
 }
 
+struct alignas(64) CacheLine {
+  char bytes[64];
+};
+
+// What repeats itself in a gradient, in a copy that rows read where it lies, as others'. Longer ones are copied chunk
+// by chunk.
+std::unique_ptr<CacheLine[]> copy_repeated(Call& c) {
+  constexpr int64_t kMostBytes = 64 << 10;
+  Geometry g = c.geometry;
+  const Repeated repeated = take_repeated(g);
+  const int64_t size = element_size(c.dtype), bytes = repeated.elements * size;
+  if (repeated.copies(0) == 0 || bytes > kMostBytes) return nullptr;
+  std::unique_ptr<CacheLine[]> copy(new CacheLine[static_cast<size_t>(bytes / 64 + 1)]);
+  const char* const from = static_cast<const char*>(c.grad);
+  for (int64_t i = 0; i < repeated.elements; ++i) {
+    std::memcpy(reinterpret_cast<char*>(copy.get()) + i * size, from + i * repeated.step * size,
+                static_cast<size_t>(size));
+  }
+  c.geometry = g;
+  c.grad = copy.get();
+  return copy;
+}
+
 template <typename Direction>
-void run(const Call& c) {
+void run(Call& c) {
+  const bool copied = Direction::kGrad && c.input_dtype == c.dtype;
+  const auto copy = copied ? copy_repeated(c) : nullptr;
   const int64_t part = part_of(c);
   part == 1 ? run_parts<Direction>(c, 1) : run_parts<Direction>(make_rows_of_parts(c, part), part);
 }

@@ -118,6 +118,9 @@ void copy_strided(const From* from, To* to, const Block& b) {
       }
     } else if (b.from_column == 2 && b.to_column == 1) {
       for (int64_t j = 0; j < b.columns; ++j) q[j] = p[2 * j];
+    } else if (b.from_column == 0 && b.to_column == 1) {
+      const From x = *p;
+      for (int64_t j = 0; j < b.columns; ++j) q[j] = x;
     } else {
       for (int64_t j = 0; j < b.columns; ++j) q[j * b.to_column] = p[j * b.from_column];
     }
