@@ -114,6 +114,7 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     else:
                         assert bytes_of_sums <= 48 << 10, case
                     if cluster > GPUS[name]["max_cluster"]:  # two blocks of it share a multiprocessor
+                        assert shared, case  # a launch prepares no other kernel for such clusters
                         a_block = cells + bytes_of_sums + RESERVED
                         assert 2 * a_block <= GPUS[name]["shared_bytes_per_multiprocessor"], case
                         registers = 80 if packs == 0 else 128
