@@ -98,7 +98,7 @@ def _backward_sum(found: Any, name: str) -> str:
 
 
 def _gradients(results: list[Any]) -> str:
-    results.sort(key=lambda r: (r["dtype"] != "float32", r["dtype"], r["dims"] != [1], r["length"]))
+    results.sort(key=lambda r: (r["dtype"] != "float32", r["dtype"], len(r["shape"]), r["length"]))
     peers = _present(results)
     rows = []
     for result in results:
