@@ -46,10 +46,20 @@ struct Forward {
 
   // Of each `part` columns.
   template <typename Value>
-  static void write_denominators(const Call& c, const int64_t* at, int64_t columns, int64_t part, Sums sums,
-                                 const Numbers& a) {
+  static void write_denominators(const Call& c, const Kernels& kernels, const int64_t* at, int64_t columns,
+                                 int64_t part, Sums sums, const Numbers& a) {
     if (c.denominator == nullptr) return;
     const Divisors d = divisors(sums, a);
+    if (part == 1 && sizeof(Value) == sizeof(float)) {
+      constexpr int64_t kAtOnce = 64;
+      for (int64_t i = 0; i < columns; i += kAtOnce) {
+        float rounded[kAtOnce];
+        const int64_t n = std::min(kAtOnce, columns - i);
+        kernels.round_divisors(d.from(i), n, rounded);
+        for (int64_t k = 0; k < n; ++k) static_cast<float*>(c.denominator)[at[i + k]] = rounded[k];
+      }
+      return;
+    }
     for (int64_t i = 0, row = 0; i < columns; i += part, ++row) {
       const Divisor m{d.hi[i], d.lo[i], sizeof(Value) == sizeof(double) ? static_cast<int>(d.shift[i]) : 0};
       static_cast<Value*>(c.denominator)[at[row]] = rounded(m, Value{});
@@ -110,7 +120,7 @@ struct Backward {
   }
 
   template <typename Value>
-  static void write_denominators(const Call&, const int64_t*, int64_t, int64_t, Sums, const Numbers&) {}
+  static void write_denominators(const Call&, const Kernels&, const int64_t*, int64_t, int64_t, Sums, const Numbers&) {}
 
   static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent, Sums,
                     const Numbers& a, bool streaming) {

@@ -118,6 +118,8 @@ struct Kernels {
   void (*add_parts)(Sums sums, int64_t n, int64_t part);
   // The sums' arrays may be the divisors'.
   void (*make_divisors)(Sums sums, int64_t n, Count count, double eps, const Divisors& divisors);
+  // Divisors, but of doubles, rounded once to float. There is room for n up to a multiple of kColumnPadding.
+  void (*round_divisors)(const Divisors& divisors, int64_t n, float* rounded);
   // m: the divisors; h: their gradients.
   void (*make_gradients)(Sums dots, const double* m, const double* h, int64_t n, Count count, double eps,
                          Gradients gradients);

@@ -289,8 +289,8 @@ class Rows : Tiles<Direction> {
 
   void write_denominators() const {
     of_value([&](auto value) {
-      Direction::template write_denominators<decltype(value)>(call_, denominators_.get(), rows_, layout_.part, sums_,
-                                                              numbers_);
+      Direction::template write_denominators<decltype(value)>(call_, kernels_, denominators_.get(), rows_, layout_.part,
+                                                              sums_, numbers_);
     });
   }
 

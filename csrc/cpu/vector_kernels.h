@@ -321,6 +321,7 @@ constexpr Kernels kernels() {
           Columns::normalize_backward,
           add_parts,
           make_divisors<Type>,
+          round_divisors,
           make_gradients<Type>,
           {copy<Element, Half>, copy<Element, BFloat16>, copy<Element, float>, copy<Element, double>}};
 }

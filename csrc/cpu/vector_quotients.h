@@ -348,5 +348,14 @@ void make_divisors(Sums sums, int64_t n, Count count, double eps, const Divisors
   make_divisors_inline<Type>(sums, n, count, eps, to);
 }
 
+// rounded() for vectors. Divisors are not negative: numbers that go up have more bits.
+void round_divisors(const Divisors& divisors, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const Doubles lo = load<Doubles>(divisors.lo + i);
+    const Longs bits = as<Longs>(load<Doubles>(divisors.hi + i)), away = (lo < 0.0) - (lo > 0.0);
+    store(to + i, to_floats(as<Doubles>(bits + (away & ((bits & 1) - 1)))));
+  }
+}
+
 }  // namespace
 }  // namespace l1norm::cpu
