@@ -85,15 +85,15 @@ class Tiles {
     if (held_[operand] == at) return copy;
     held_[operand] = at;
     const int64_t from_size = element_size(dtype);
-    const int64_t unit = unit_of(operand, dtype);
-    each_block(runs, n, unit, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
-      b.from_row = apart(operand, b);
-      b.from_column = row_stride(operand);
-      b.to_row = b.unit;
-      b.to_column = rows_;
-      kernels_.copy_from[index_of(dtype)](address(from, from_size, operand, k, l),
-                                          copy + (line * rows_ + column) * size_, b);
-    });
+    each_block(operand, dtype, runs, n,
+               [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b, bool own) {
+                 b.from_row = own ? own_runs_stride(operand) : apart(operand, b);
+                 b.from_column = row_stride(operand);
+                 b.to_row = own ? b.columns * b.unit : b.unit;
+                 b.to_column = rows_;
+                 kernels_.copy_from[index_of(dtype)](address(from, from_size, operand, k, l),
+                                                     copy + (line * rows_ + column) * size_, b);
+               });
     return copy;
   }
 
@@ -107,15 +107,15 @@ class Tiles {
   void written(const Runs& runs, int64_t n) {
     if (layout_.direct[2]) return;
     if (layout_.direct[0] == false) held_[0] = kNothing;
-    const int64_t unit = unit_of(2, call_.dtype);
-    each_block(runs, n, unit, [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b) {
-      b.from_row = b.unit;
-      b.from_column = rows_;
-      b.to_row = apart(2, b);
-      b.to_column = row_stride(2);
-      kernels_.copy_from[index_of(call_.dtype)](copies_[2] + (line * rows_ + column) * size_,
-                                                const_cast<char*>(address(call_.output, size_, 2, k, l)), b);
-    });
+    each_block(2, call_.dtype, runs, n,
+               [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b, bool own) {
+                 b.from_row = own ? b.columns * b.unit : b.unit;
+                 b.from_column = rows_;
+                 b.to_row = own ? own_runs_stride(2) : apart(2, b);
+                 b.to_column = row_stride(2);
+                 kernels_.copy_from[index_of(call_.dtype)](copies_[2] + (line * rows_ + column) * size_,
+                                                           const_cast<char*>(address(call_.output, size_, 2, k, l)), b);
+               });
   }
 
   int64_t row_stride(int operand) const { return Inner(call_.geometry.row).stride.*kOperands[operand]; }
@@ -144,6 +144,12 @@ class Tiles {
     return static_cast<const char*>(p) + (k.*kOperands[operand] + l.*kOperands[operand]) * size;
   }
 
+  // From one run of a row to the next.
+  int64_t own_runs_stride(int operand) const {
+    const Walk& row = call_.geometry.row;
+    return row.stride[row.dims - 2].*kOperands[operand];
+  }
+
   // From one of a block's rows, or units of them, to the next.
   int64_t apart(int operand, const Block& b) const { return b.unit > 1 ? runs_stride(operand) : rows_stride(operand); }
 
@@ -154,26 +160,37 @@ class Tiles {
     return run <= kMostUnit && rows_stride(operand) == 1 && dtype == call_.dtype ? run : 1;
   }
 
-  // Every block of the tile that two strides describe, or three of runs of `unit` rows.
+  // Every block of the tile that two strides describe, or three of runs of `unit` rows. Of a tile of one row its own
+  // runs, where they are short, are a block's rows.
   template <typename Work>
-  void each_block(const Runs& from, int64_t n, int64_t unit, const Work& work) const {
+  void each_block(int operand, DType dtype, const Runs& from, int64_t n, const Work& work) const {
     Runs along = from;
+    const int64_t unit = unit_of(operand, dtype), run = Inner(call_.geometry.row).size;
+    const bool own = rows_ == 1 && run < kShortRow;
+    const bool whole = run <= kMostUnit && row_stride(operand) == 1 && dtype == call_.dtype;
     for (int64_t line = 0; line < n;) {
+      const int64_t own_runs = own ? std::min(along.whole_runs(), (n - line) / run) : 0;
+      if (own_runs > 1) {
+        work(first_.at(), along.at(), 0, line, Block{own_runs, whole ? 1 : run, 0, 0, 0, 0, whole ? run : 1}, true);
+        line += own_runs * run;
+        if (line < n) along.advance_runs(own_runs);
+        continue;
+      }
       const int64_t lines = std::min(along.left(), n - line);
       if (first_.left() >= rows_) {
-        work(first_.at(), along.at(), 0, line, Block{rows_, lines, 0, 0, 0, 0});
+        work(first_.at(), along.at(), 0, line, Block{rows_, lines, 0, 0, 0, 0}, false);
       } else {
         Runs across = first_;
         for (int64_t column = 0; column < rows_;) {
           const int64_t runs = unit > 1 ? std::min(across.whole_runs(), (rows_ - column) / unit) : 0;
           if (runs > 1) {
-            work(across.at(), along.at(), column, line, Block{runs, lines, 0, 0, 0, 0, unit});
+            work(across.at(), along.at(), column, line, Block{runs, lines, 0, 0, 0, 0, unit}, false);
             column += runs * unit;
             if (column < rows_) across.advance_runs(runs);
             continue;
           }
           const int64_t columns = std::min(across.left(), rows_ - column);
-          work(across.at(), along.at(), column, line, Block{columns, lines, 0, 0, 0, 0});
+          work(across.at(), along.at(), column, line, Block{columns, lines, 0, 0, 0, 0}, false);
           column += columns;
           if (column < rows_) across.advance(columns);
         }
