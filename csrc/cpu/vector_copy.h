@@ -185,7 +185,7 @@ void copy(const void* source, void* target, const Block& b) {
     if (b.unit > 1) return copy_units<kMostUnit>(from, to, b);
   }
   // Lines along what are neighbours in what is read, or else in what is written.
-  if (b.from_column != 1 && (b.from_row == 1 || (b.to_column != 1 && b.to_row == 1))) {
+  if (b.rows > 1 && b.from_column != 1 && (b.from_row == 1 || (b.to_column != 1 && b.to_row == 1))) {
     copy_turned(from, to, {b.columns, b.rows, b.from_column, b.from_row, b.to_column, b.to_row});
   } else {
     copy_turned(from, to, b);
