@@ -26,8 +26,8 @@ struct Repeated {
 // A copy has to be read so often to be worth it.
 constexpr int64_t kLeastRepeats = 4;
 
-// In g, the gradient's strides become those of the copy, if there is one.
-inline Repeated take_repeated(Geometry& g) {
+// In g, the gradient's strides become those of the copy, if there is one, of no more than `most` elements.
+inline Repeated take_repeated(Geometry& g, int64_t most = INT64_MAX) {
   Walk &rows = g.rows, &row = g.row;
   const auto is_constant = [](const Walk& walk) {
     for (int d = 0; d < walk.dims; ++d) {
@@ -45,7 +45,7 @@ inline Repeated take_repeated(Geometry& g) {
   if (lone || (row.dims == 1 && innermost(row))) {
     const bool follow = rows.dims == 1 && rows.stride[0].input == row.count && rows.stride[0].output == row.count;
     const int64_t step = lone ? 1 : row.stride[0].grad;
-    if (kLeastRepeats * row.count > all || (step == 1 && !follow)) return {};
+    if (kLeastRepeats * row.count > all || row.count > most || (step == 1 && !follow)) return {};
     if (!lone) row.stride[0].grad = 1;
     return {row.count, step, follow};
   }
@@ -53,7 +53,7 @@ inline Repeated take_repeated(Geometry& g) {
   for (Walk* walk : {&row, &rows}) {
     if (!innermost(*walk)) continue;
     const int last = walk->dims - 1;
-    if (kLeastRepeats * walk->size[last] > all) return {};
+    if (kLeastRepeats * walk->size[last] > all || walk->size[last] > most) return {};
     walk->stride[last].grad = 1;
     return {walk->size[last], 0, false};
   }

@@ -106,26 +106,21 @@ void run_parts(const Call& c, int64_t part) {
   run_tiles<Direction>(c, layout, threads);
 }
 
-struct alignas(64) CacheLine {
-  char bytes[64];
-};
-
 // What repeats itself in a gradient, in a copy that rows read where it lies, as others'. Longer ones are copied chunk
 // by chunk.
 std::unique_ptr<CacheLine[]> copy_repeated(Call& c) {
   constexpr int64_t kMostBytes = 64 << 10;
-  Geometry g = c.geometry;
-  const Repeated repeated = take_repeated(g);
-  const int64_t size = element_size(c.dtype), bytes = repeated.elements * size;
-  if (repeated.copies(0) == 0 || bytes > kMostBytes) return nullptr;
-  std::unique_ptr<CacheLine[]> copy(new CacheLine[static_cast<size_t>(bytes / 64 + 1)]);
+  const int64_t size = element_size(c.dtype);
+  const Repeated repeated = take_repeated(c.geometry, kMostBytes / size);
+  if (repeated.copies(0) == 0) return nullptr;
+  constexpr auto kLine = static_cast<int64_t>(sizeof(CacheLine));
+  std::unique_ptr<CacheLine[]> copy(new CacheLine[static_cast<size_t>((repeated.elements * size + kLine - 1) / kLine)]);
+  char* const to = reinterpret_cast<char*>(copy.get());
   const char* const from = static_cast<const char*>(c.grad);
   for (int64_t i = 0; i < repeated.elements; ++i) {
-    std::memcpy(reinterpret_cast<char*>(copy.get()) + i * size, from + i * repeated.step * size,
-                static_cast<size_t>(size));
+    std::memcpy(to + i * size, from + i * repeated.step * size, static_cast<size_t>(size));
   }
-  c.geometry = g;
-  c.grad = copy.get();
+  c.grad = to;
   return copy;
 }
 

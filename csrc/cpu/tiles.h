@@ -4,12 +4,17 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "direction.h"
 #include "layout.h"
 #include "pages.h"
 
 namespace l1norm::cpu {
+
+struct alignas(64) CacheLine {  // vectors do not cross them
+  double numbers[kColumnPadding];
+};
 
 // Elements of a tile where they are, or copied so that the columns of a line are neighbours.
 template <typename Direction>
@@ -85,15 +90,9 @@ class Tiles {
     if (held_[operand] == at) return copy;
     held_[operand] = at;
     const int64_t from_size = element_size(dtype);
-    each_block(operand, dtype, runs, n,
-               [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b, bool own) {
-                 b.from_row = own ? own_runs_stride(operand) : apart(operand, b);
-                 b.from_column = row_stride(operand);
-                 b.to_row = own ? b.columns * b.unit : b.unit;
-                 b.to_column = rows_;
-                 kernels_.copy_from[index_of(dtype)](address(from, from_size, operand, k, l),
-                                                     copy + (line * rows_ + column) * size_, b);
-               });
+    each_block(operand, dtype, runs, n, [&](const Offsets& k, const Offsets& l, int64_t at, const Block& b) {
+      kernels_.copy_from[index_of(dtype)](address(from, from_size, operand, k, l), copy + at, b);
+    });
     return copy;
   }
 
@@ -107,15 +106,12 @@ class Tiles {
   void written(const Runs& runs, int64_t n) {
     if (layout_.direct[2]) return;
     if (layout_.direct[0] == false) held_[0] = kNothing;
-    each_block(2, call_.dtype, runs, n,
-               [&](const Offsets& k, const Offsets& l, int64_t column, int64_t line, Block b, bool own) {
-                 b.from_row = own ? b.columns * b.unit : b.unit;
-                 b.from_column = rows_;
-                 b.to_row = own ? own_runs_stride(2) : apart(2, b);
-                 b.to_column = row_stride(2);
-                 kernels_.copy_from[index_of(call_.dtype)](copies_[2] + (line * rows_ + column) * size_,
-                                                           const_cast<char*>(address(call_.output, size_, 2, k, l)), b);
-               });
+    each_block(2, call_.dtype, runs, n, [&](const Offsets& k, const Offsets& l, int64_t at, Block b) {
+      std::swap(b.from_row, b.to_row);
+      std::swap(b.from_column, b.to_column);
+      kernels_.copy_from[index_of(call_.dtype)](copies_[2] + at,
+                                                const_cast<char*>(address(call_.output, size_, 2, k, l)), b);
+    });
   }
 
   int64_t row_stride(int operand) const { return Inner(call_.geometry.row).stride.*kOperands[operand]; }
@@ -144,15 +140,6 @@ class Tiles {
     return static_cast<const char*>(p) + (k.*kOperands[operand] + l.*kOperands[operand]) * size;
   }
 
-  // From one run of a row to the next.
-  int64_t own_runs_stride(int operand) const {
-    const Walk& row = call_.geometry.row;
-    return row.stride[row.dims - 2].*kOperands[operand];
-  }
-
-  // From one of a block's rows, or units of them, to the next.
-  int64_t apart(int operand, const Block& b) const { return b.unit > 1 ? runs_stride(operand) : rows_stride(operand); }
-
   // Neighbouring rows that are copied together: where they are so few, copies of them one run at a time would take
   // longer than all the rest (300000 x 13 x 2 float32 over its middle).
   int64_t unit_of(int operand, DType dtype) const {
@@ -160,37 +147,44 @@ class Tiles {
     return run <= kMostUnit && rows_stride(operand) == 1 && dtype == call_.dtype ? run : 1;
   }
 
-  // Every block of the tile that two strides describe, or three of runs of `unit` rows. Of a tile of one row its own
-  // runs, where they are short, are a block's rows.
+  // Every block of the tile that two strides describe, or three of runs of `unit` rows, as copied from memory to a
+  // copy, and where it is there. Of a tile of one row its own runs, where they are short, are a block's rows.
   template <typename Work>
   void each_block(int operand, DType dtype, const Runs& from, int64_t n, const Work& work) const {
     Runs along = from;
-    const int64_t unit = unit_of(operand, dtype), run = Inner(call_.geometry.row).size;
+    const Walk& row = call_.geometry.row;
+    const int64_t unit = unit_of(operand, dtype), run = Inner(row).size, step = row_stride(operand);
     const bool own = rows_ == 1 && run < kShortRow;
-    const bool whole = run <= kMostUnit && row_stride(operand) == 1 && dtype == call_.dtype;
+    const int64_t own_unit = run <= kMostUnit && step == 1 && dtype == call_.dtype ? run : 1;
     for (int64_t line = 0; line < n;) {
       const int64_t own_runs = own ? std::min(along.whole_runs(), (n - line) / run) : 0;
       if (own_runs > 1) {
-        work(first_.at(), along.at(), 0, line, Block{own_runs, whole ? 1 : run, 0, 0, 0, 0, whole ? run : 1}, true);
+        const int64_t apart = row.stride[row.dims - 2].*kOperands[operand];
+        work(first_.at(), along.at(), line * size_, Block{own_runs, run / own_unit, apart, step, run, 1, own_unit});
         line += own_runs * run;
         if (line < n) along.advance_runs(own_runs);
         continue;
       }
       const int64_t lines = std::min(along.left(), n - line);
+      const auto side_by_side = [&](const Runs& across, int64_t column, int64_t rows, int64_t unit) {
+        const int64_t apart = unit > 1 ? runs_stride(operand) : rows_stride(operand);
+        work(across.at(), along.at(), (line * rows_ + column) * size_,
+             Block{rows, lines, apart, step, unit, rows_, unit});
+      };
       if (first_.left() >= rows_) {
-        work(first_.at(), along.at(), 0, line, Block{rows_, lines, 0, 0, 0, 0}, false);
+        side_by_side(first_, 0, rows_, 1);
       } else {
         Runs across = first_;
         for (int64_t column = 0; column < rows_;) {
           const int64_t runs = unit > 1 ? std::min(across.whole_runs(), (rows_ - column) / unit) : 0;
           if (runs > 1) {
-            work(across.at(), along.at(), column, line, Block{runs, lines, 0, 0, 0, 0, unit}, false);
+            side_by_side(across, column, runs, unit);
             column += runs * unit;
             if (column < rows_) across.advance_runs(runs);
             continue;
           }
           const int64_t columns = std::min(across.left(), rows_ - column);
-          work(across.at(), along.at(), column, line, Block{columns, lines, 0, 0, 0, 0}, false);
+          side_by_side(across, column, columns, 1);
           column += columns;
           if (column < rows_) across.advance(columns);
         }
@@ -219,7 +213,7 @@ class Rows : Tiles<Direction> {
       : Base(c, layout),
         line_kernels_(layout.by_columns ? kernels_.columns : kernels_.rows),
         space_((layout.rows * layout.fold + 3 * kColumnPadding - 1) / kColumnPadding * kColumnPadding),
-        arrays_(new Line[static_cast<size_t>((2 + Direction::kNumbers) * space_ / kColumnPadding)]),
+        arrays_(new CacheLine[static_cast<size_t>((2 + Direction::kNumbers) * space_ / kColumnPadding)]),
         denominators_(new int64_t[static_cast<size_t>(layout.rows)]),
         sums_{arrays_[0].numbers, arrays_[0].numbers + space_},
         numbers_{arrays_[0].numbers + 2 * space_, space_} {}
@@ -311,10 +305,6 @@ class Rows : Tiles<Direction> {
     });
   }
 
-  struct alignas(64) Line {  // of the cache: vectors of numbers do not cross them
-    double numbers[kColumnPadding];
-  };
-
   template <typename Work>
   void of_value(const Work& work) const {
     call_.dtype == DType::kDouble ? work(double{}) : work(float{});
@@ -375,7 +365,7 @@ class Rows : Tiles<Direction> {
 
   const LineKernels& line_kernels_;
   const int64_t space_;
-  std::unique_ptr<Line[]> arrays_;
+  std::unique_ptr<CacheLine[]> arrays_;
   std::unique_ptr<int64_t[]> denominators_;
   const Sums sums_;
   const Numbers numbers_;

@@ -242,4 +242,14 @@ inline int strided_at_once(bool backward, const Device& device, const StridedPla
                   device.shared_bytes_per_multiprocessor / (shared_bytes + kReservedShared));
 }
 
+// The same of a plan that can be launched, else 0. Clusters of more than kMaxCluster have room where two of their
+// blocks share a multiprocessor, and no kernel without shared cells is prepared for them.
+inline int strided_room(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
+  const int64_t shared = strided_shared_bytes(s, backward, plan);
+  if (shared > device.shared_bytes - kReservedShared) return 0;
+  const int blocks = strided_at_once(backward, device, plan, static_cast<int>(shared));
+  const bool fits = plan.cluster <= kMaxCluster || (blocks >= 2 && plan.shared_packs > 0);
+  return fits ? blocks : 0;
+}
+
 }  // namespace l1norm::cuda

@@ -46,7 +46,7 @@ inline bool are_small_columns(const LatticeShape& s) {
 constexpr int round_up_div(int a, int b) { return (a + b - 1) / b; }
 
 // How much longer a plan takes than one that has none of the above; where that is more than `most`, at least something
-// more, and where a multiprocessor has no room for it, kNever. Divisions are of 32 bits: this runs for some dozens of
+// more, and where it cannot be launched, kNever. Divisions are of 32 bits: this runs for some dozens of
 // plans.
 constexpr double kNever = 1e9;
 inline double small_columns_time(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
@@ -61,10 +61,8 @@ inline double small_columns_time(const LatticeShape& s, bool backward, const Dev
                 operands * mb * (narrow + (s.is_torn() ? of.torn * 32 / line : 0.0));
   if (plan.packs > 0 && plan.shared_packs > 0) time += of.beside;
   if (time >= most) return time;
-  const int64_t shared = strided_shared_bytes(s, backward, plan);
-  if (shared > device.shared_bytes - kReservedShared) return kNever;
-  const int at_once = strided_at_once(backward, device, plan, static_cast<int>(shared));
-  if (at_once < (plan.cluster > kMaxCluster ? 2 : 1)) return kNever;
+  const int at_once = strided_room(s, backward, device, plan);
+  if (at_once == 0) return kNever;
   const int grid = static_cast<int>(strided_grid(s, plan)), fullest = round_up_div(grid, device.multiprocessors);
   const double block = 1e-3 * line * steps / plan.cluster;
   const double cells = strided_threads(plan) * (plan.packs + plan.shared_packs) / 1024.0;
@@ -86,17 +84,14 @@ inline bool plan_small_columns(const LatticeShape& s, bool backward, const Devic
     if (warps > most_warps) return;
     const int each = round_up_div(steps, lines * warps);
     const int shared = each > packs ? round_up_div(each - packs, batch) * batch : 0;
-    // Kernels without shared cells are not prepared for wider clusters.
-    if (shared == 0 && cluster > kMaxCluster) return;
     const StridedPlan candidate{lanes, 1, lanes, warps, packs, cluster, false, shared, false, false};
     const double time = small_columns_time(s, backward, device, candidate, least);
     if (time >= least) return;
     least = time;
     plan = candidate;
   };
-  const int widest = std::max(device.max_cluster, device.widest_cluster);
   for (int lanes = 2; lanes <= most_lanes; lanes *= 2) {
-    for (int cluster = 1; cluster <= widest; cluster *= 2) {
+    for (int cluster = 1; cluster <= device.widest_cluster; cluster *= 2) {
       const int few = cluster == 1 ? 1 : 2;  // a block of a cluster has two warps at least
       // Of doubles forward none has been measured.
       if (backward || s.element_size == 4) {

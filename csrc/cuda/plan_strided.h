@@ -121,13 +121,10 @@ constexpr double waiting(bool backward, int cluster) { return of_cluster(strided
 inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
                            double most = kImpossible) {
   const StridedLoss& of = strided_losses(backward);
-  const int64_t shared = strided_shared_bytes(s, backward, plan);
-  if (shared > device.shared_bytes - kReservedShared) return kImpossible;
-  const int bytes = static_cast<int>(shared), threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
+  const int blocks = strided_room(s, backward, device, plan);
+  if (blocks == 0) return kImpossible;
+  const int threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
   const int most_threads = strided_most_resident(backward, device, plan);
-  const int blocks = strided_at_once(backward, device, plan, bytes);
-  // Clusters of more than kMaxCluster have room where two of their blocks share a multiprocessor.
-  if (blocks < (plan.cluster > kMaxCluster ? 2 : 1)) return kImpossible;
   const bool elements = s.elements > 1, alone = blocks == 1;
   // The longer arithmetic of halves.
   double loss = s.element_size == 2 ? (elements ? of.half_elements : of.half) : 0.0;
@@ -208,9 +205,10 @@ inline bool holds_turns(const LatticeShape& s, const StridedPlan& plan, int pack
 
 // So few columns that a block for some of them, or for a part of their steps, leaves no multiprocessor two: how long
 // one takes is what counts. As many blocks as that allows, of two to four warps with eight packs a thread, or where
-// steps are many as many as registers hold; clusters cost less than more of either (float32 on an H100, nothing asked
-// ahead: 512 x 512 over dim 0 4.79 us, 6.83 in 16 blocks of 128 bytes by all steps; 4096 x 64 5.44, 8.37; 64 x
-// 4096 4.37, 4.91; (8, 512, 7, 7) over dim 1 4.82, 5.94; gradients of 256 x 256 4.04, 6.39; 4096 x 32 5.22, 7.78).
+// steps are many as many as registers hold; clusters cost less than more of either (float32, whose packs
+// plan_small_columns() spreads much alike, on an H100, nothing asked ahead: 512 x 512 over dim 0 4.79 us, 6.83 in 16
+// blocks of 128 bytes by all steps; 4096 x 64 5.44, 8.37; 64 x 4096 4.37, 4.91; (8, 512, 7, 7) over dim 1 4.82, 5.94;
+// gradients of 256 x 256 4.04, 6.39; 4096 x 32 5.22, 7.78).
 inline bool plan_few_columns(const LatticeShape& s, bool backward, const Device& device, StridedPlan& plan) {
   if (s.along) return false;
   const auto find = [&](int64_t tiles, std::initializer_list<int> warps, const auto& takes) {
