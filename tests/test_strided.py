@@ -144,13 +144,13 @@ def test_at_and_near_ties(kind, steps, columns, dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("steps", [384, 1536])
+@pytest.mark.parametrize(("batch", "steps"), [(6, 384), (2, 1536)])
 @pytest.mark.parametrize("kind", [decided_by_one, with_ties])
-def test_at_and_near_ties_where_tiles_own_sectors(kind, steps, dtype, cuda):
+def test_at_and_near_ties_where_tiles_own_sectors(kind, batch, steps, dtype, cuda):
     columns = 1057 * 16 // dtype.itemsize
-    assert plan_of("H200", (2, steps, columns), [1], dtype)["own_sectors"]
+    assert plan_of("H200", (batch, steps, columns), [1], dtype)["own_sectors"]
     rows = kind(steps, dtype, min(steps - 2, 400))
-    x = rows[torch.arange(2 * columns) % len(rows)].view(2, columns, steps).transpose(1, 2).contiguous()
+    x = rows[torch.arange(batch * columns) % len(rows)].view(batch, columns, steps).transpose(1, 2).contiguous()
     _C.set_kernel("strided")
     assert_same_bits(l1norm.l1_norm(x.to(cuda), 1), l1norm.l1_norm(x, 1))
 
