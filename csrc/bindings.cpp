@@ -55,9 +55,10 @@ pybind11::tuple offsets(const std::vector<int64_t>& sizes, const std::vector<int
 // What is copied of a gradient that repeats itself, and where rows, and elements in them, find theirs in the copy.
 pybind11::tuple repeated(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                          const std::vector<int64_t>& grad_strides, const std::vector<int64_t>& out_strides,
-                         const std::vector<int64_t>& dims, int64_t tile_rows) {
+                         const std::vector<int64_t>& dims, int64_t tile_rows, int64_t pack) {
   l1norm::Geometry g = geometry(sizes, strides, grad_strides, out_strides, dims);
-  const l1norm::Repeated r = l1norm::take_repeated(g);
+  const l1norm::Repeated r = l1norm::take_repeated(g, INT64_MAX, pack);
+  if (r.turns > 1 && tile_rows == 0) r.take_turns(g.rows);
   const auto all = [](const l1norm::Walk& walk) {
     std::vector<int64_t> found;
     for (int64_t i = 0; i < walk.count; ++i) found.push_back(walk.at(i).grad);
@@ -312,10 +313,10 @@ PYBIND11_MODULE(_C, m) {
         pybind11::arg("rows"), pybind11::arg("elements"),
         "Where rows start, and where elements lie in their row, in input, grad, output and denominator.");
   m.def("repeated", &repeated, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("grad_strides"),
-        pybind11::arg("out_strides"), pybind11::arg("dims"), pybind11::arg("tile_rows"),
+        pybind11::arg("out_strides"), pybind11::arg("dims"), pybind11::arg("tile_rows"), pybind11::arg("pack"),
         "Of a gradient that is the same for all rows: elements that are copied for kernels, their distance in the "
-        "gradient, how often they are in the copy (for a kernel that takes so many rows at a time; 0: for another "
-        "one), and where rows, and elements in their row, lie in it.");
+        "gradient, how often they are in the copy (for a kernel that takes so many rows at a time; 0: for one of packs "
+        "of so many elements), and where rows, and elements in their row, lie in it.");
   m.def("shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
         pybind11::arg("dims"), pybind11::arg("pack") = 1, pybind11::arg("aligned") = false,
         pybind11::arg("alike") = true,

@@ -97,29 +97,38 @@ def repeating_views(draw):
     return sizes, [strides, grad, strides if draw(st.booleans()) else contiguous(sizes)], dims
 
 
-@given(repeating_views(), st.sampled_from([0, 1, 64]))
-@example(([9, 5], [[5, 1], [0, 0], [5, 1]], [1]), 64)
-@example(([9, 5], [[5, 1], [0, 1], [5, 1]], [1]), 0)
-@example(([9, 5], [[6, 1], [0, 2], [6, 1]], [1]), 0)
-@example(([9, 5, 4], [[20, 4, 1], [0, 0, 0], [20, 4, 1]], [1]), 0)
-@example(([9, 5, 4], [[20, 4, 1], [0, 0, 0], [20, 4, 1]], [0, 2]), 0)
-@example(([3, 5], [[5, 1], [0, 0], [5, 1]], [1]), 0)
-def test_what_repeats_itself_is_found_in_its_copy(view, tile_rows):
+@given(repeating_views(), st.sampled_from([0, 1, 64]), st.sampled_from([1, 2, 4, 8]))
+@example(([9, 5], [[5, 1], [0, 0], [5, 1]], [1]), 64, 1)
+@example(([9, 5], [[5, 1], [0, 1], [5, 1]], [1]), 0, 1)
+@example(([9, 5], [[6, 1], [0, 2], [6, 1]], [1]), 0, 1)
+@example(([9, 5, 4], [[20, 4, 1], [0, 0, 0], [20, 4, 1]], [1]), 0, 1)
+@example(([9, 5, 4], [[20, 4, 1], [0, 0, 0], [20, 4, 1]], [0, 2]), 0, 1)
+@example(([3, 5], [[5, 1], [0, 0], [5, 1]], [1]), 0, 1)
+@example(([64, 5], [[5, 1], [0, 0], [5, 1]], [1]), 0, 8)
+@example(([9, 5], [[5, 1], [0, 1], [5, 1]], [1]), 0, 2)
+@example(([4, 5, 6], [[30, 6, 1], [0, 0, 3], [30, 6, 1]], [2]), 0, 4)
+def test_what_repeats_itself_is_found_in_its_copy(view, tile_rows, pack):
     sizes, operands, dims = view
     split = [d for d in range(len(sizes)) if d not in dims], dims
     counts = [math.prod(sizes[d] for d in part) for part in split]
     indices = [list(range(n)) for n in counts]
-    elements, step, copies, *there = _C.repeated(sizes, *operands, dims, tile_rows)
+    elements, step, copies, *there = _C.repeated(sizes, *operands, dims, tile_rows, pack)
     rows, within = _C.offsets(sizes, *operands, one_a_row(sizes, split[0]), dims, *indices)
     before = [[o[1] for o in part] for part in (rows, within)]
     if copies == 0:
         assert there == before
         return
     assert 4 * elements <= math.prod(counts)
-    assert copies == 1 or (copies == tile_rows and elements == counts[1])
+    by_turns = copies > 1 and tile_rows == 0
+    if by_turns:
+        assert elements == counts[1]
+        assert 4 * copies <= counts[0]
+        assert all((row - o[0]) % pack == 0 for row, o in zip(there[0], rows, strict=True))
+    else:
+        assert copies == 1 or (copies == tile_rows and elements == counts[1])
     for (i, row), (j, element) in itertools.product(enumerate(there[0]), enumerate(there[1])):
-        assert 0 <= row + element < elements
-        assert (row + element) * step == before[0][i] + before[1][j]
+        assert row + element in range(copies * elements if by_turns else elements)
+        assert (row + element) % elements * step == before[0][i] + before[1][j]
 
 
 # Input and output, the gradient, dims; what is copied, from how far apart, how often with and without tiles of rows.
@@ -140,10 +149,24 @@ def test_what_repeats_itself_is_found_in_its_copy(view, tile_rows):
     ],
 )
 def test_what_is_copied_of_a_gradient(strides, grad, dims, expected):
-    found = [_C.repeated([9, 5, 4], strides, grad, strides, dims, rows)[:3] for rows in (64, 0)]
+    found = [_C.repeated([9, 5, 4], strides, grad, strides, dims, rows, 1)[:3] for rows in (64, 0)]
     (elements, step, in_tiles), (*same, alone) = found
     assert [elements, step] == same
     assert (elements, step, in_tiles, alone) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "pack", "turns"), [(5, 4, 4), (6, 4, 2), (8, 4, 1), (5, 8, 8), (5, 2, 2), (12, 8, 2)]
+)
+@pytest.mark.parametrize("grad", [[0, 0], [0, 1]], ids=str)
+def test_copies_of_a_row_lie_as_the_rows_do(length, pack, turns, grad):
+    def copies(rows):
+        return _C.repeated([rows, length], [length, 1], grad, [length, 1], [1], 0, pack)[2]
+
+    alone = 0 if grad[1] else 1
+    assert copies(4 * turns) == copies(4 * turns + 1) == (turns if turns > 1 else alone)
+    if turns > 1:
+        assert copies(4 * turns - 1) == alone  # they would be more than a quarter of all
 
 
 LARGE = [1, 2, 3, 1000, (1 << 16) + 1, (1 << 20) - 1, (1 << 31) + 5, (1 << 33) + 9]

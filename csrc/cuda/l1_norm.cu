@@ -139,8 +139,9 @@ cudaStream_t current_stream(int device) {
   return static_cast<cudaStream_t>(stream);
 }
 
-// Whether rows start at the same place of a 16-byte pack in input, output and gradient.
-bool packs_align(const Call& c) {
+// Whether rows start at the same place of a 16-byte pack in input, output and gradient, of which they may read copies
+// by turns, so that they do.
+bool packs_align(const Call& c, bool by_turns) {
   const int64_t size = element_size(c.dtype);
   const auto same = [&](int64_t a, int64_t b) { return (a - b) * size % kPackBytes == 0; };
   const auto apart = [&](const void* other) {
@@ -150,7 +151,7 @@ bool packs_align(const Call& c) {
   const Walk& rows = c.geometry.rows;
   for (int d = 0; d < rows.dims; ++d) {
     const Offsets& s = rows.stride[d];
-    if (!same(s.input, s.output) || !same(s.input, s.grad)) return false;
+    if (!same(s.input, s.output) || !(by_turns || same(s.input, s.grad))) return false;
   }
   return true;
 }
@@ -275,14 +276,19 @@ void run(Call& c) {
   const DeviceGuard guard(c.device);
   const bool cast = c.input_dtype != c.dtype;
   const void* const grad = c.grad;
-  const Repeated repeated = grad != nullptr && !cast ? take_repeated(g) : Repeated{};
+  const int64_t size = element_size(c.dtype), pack = kPackBytes / size;
+  const int64_t turn_pack = reads_by_turns(size, g.row.count * size) ? pack : 1;
+  const Repeated repeated = grad != nullptr && !cast ? take_repeated(g, INT64_MAX, turn_pack) : Repeated{};
   const uintptr_t past_a_line = reinterpret_cast<uintptr_t>(c.input) % kLineBytes;
   if (repeated.copies(0) > 0) c.grad = c.input;  // as far from a line as the copy will be
   const bool held = g.unit_stride() && !cast;
   // Which copies the geometry: for those that may need it.
-  const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / element_size(c.dtype)); };
-  Shape shape{g.rows.count, g.row.count,    c.input_dtype,     held,
-              g.dense(),    packs_align(c), c.grad != nullptr, starts_at(c, kPackBytes)};
+  const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), pack); };
+  const bool by_turns = repeated.turns > 1;
+  Shape shape{g.rows.count,      g.row.count,
+              c.input_dtype,     held,
+              g.dense(),         packs_align(c, by_turns),
+              c.grad != nullptr, starts_at(c, kPackBytes)};
   if (repeated.in_rows) {
     shape.dense = true;
     shape.at_packs = false;
@@ -295,12 +301,12 @@ void run(Call& c) {
   if (c.starts_early) {
     const int64_t most = kAskedBytes * device.multiprocessors / (c.grad == nullptr ? 1 : 2);
     c.input_ahead = ahead_of(g, &Offsets::input, element_size(c.input_dtype), kLineBytes, most);
-    if (c.grad != nullptr) c.grad_ahead = ahead_of(g, &Offsets::grad, element_size(c.dtype), kLineBytes, most);
+    if (c.grad != nullptr) c.grad_ahead = ahead_of(g, &Offsets::grad, size, kLineBytes, most);
   }
   const Plan plan = make_plan(shape, device, wanted_kernel);
   c.stagger = plan.stagger;
   const bool tiles = plan.kernel == Kernel::kTile;
-  const int64_t size = element_size(c.dtype), copies = repeated.copies(tiles ? plan.tile.rows : 0);
+  const int64_t copies = repeated.copies(tiles ? plan.tile.rows : 0);
   const Scratch scratch(c.device,
                         copies == 0 ? 0 : static_cast<size_t>(copies * repeated.elements * size) + kLineBytes);
   c.grad = grad;
@@ -310,6 +316,7 @@ void run(Call& c) {
     error = repeat(size, grad, repeated, copies, copy, stream);
     c.grad = copy;
   }
+  if (by_turns && takes_rows(plan.kernel)) repeated.take_turns(g.rows);
   if (error == cudaSuccess) error = launch(c, plan, stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.
