@@ -9,6 +9,7 @@
 #include "plan_column_tile.h"
 #include "plan_cost.h"
 #include "plan_gather.h"
+#include "plan_narrow_relay.h"
 #include "plan_relay.h"
 #include "plan_resident.h"
 #include "plan_ring.h"
@@ -238,11 +239,16 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
       consider(Kernel::kColumnTile, column_tile_cost(shape, device, tile));
     }
   }
-  // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case, nor are small ones.
-  const bool whole = best == Kernel::kStrided && plan.strided.whole && !shared;
-  const bool held = best == Kernel::kStrided && !plan.strided.whole && are_small_columns(s);
-  if (!wanted && best != Kernel::kTwoPass && (whole || held || small)) return best;
   const bool relays = wanted || !are_columns_better_not_relayed(shape, device);
+  const bool whole = best == Kernel::kStrided && plan.strided.whole && !shared;
+  const bool held = best == Kernel::kStrided && packs && !whole && !shared;
+  if (!wanted && held && !small && relays && is_relay_narrow(s, shape.backward, device) &&
+      plan_strided_relay(s, shape.backward, device, false, plan.strided_relay) &&
+      is_better_relayed(s, shape.backward, plan.strided_relay, plan.strided)) {
+    return Kernel::kStridedRelay;
+  }
+  // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case, nor are other small ones.
+  if (!wanted && best != Kernel::kTwoPass && (whole || small || (held && are_small_columns(s)))) return best;
   if (open(Kernel::kStridedRelay) && relays &&
       plan_strided_relay(s, shape.backward, device, wanted, plan.strided_relay)) {
     consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));

@@ -12,6 +12,7 @@ namespace l1norm::cuda {
 constexpr int kStridedRelayThreads = 512;
 // Of a tile, that one block adds up: more of its threads share a column's parts then, if there are many.
 constexpr int kColumnsAnAdder = 8;
+constexpr int kColumnsANarrowAdder = 2;
 constexpr int kPartsAnAdder = 8;
 // Cells a thread: packs, or as many elements one by one, of which halves take a register each.
 constexpr int strided_relay_packs(bool backward, int elements, int64_t element_size) {
@@ -79,14 +80,27 @@ inline bool strided_relay_launch(const LatticeShape& s, bool backward, const Dev
   return plan.scratch_bytes <= std::max<int64_t>(s.units * s.steps * s.bytes() / cut.room, 1 << 20);
 }
 
+constexpr int kNarrowRelay = 8;  // packs side by side
+
+// Whether the cache about holds all: tiles are narrow then, so that many of them take turns, where that leaves few
+// lanes idle. Where rows have an odd number of packs, tiles share sectors, which larger tensors lose by.
+inline bool is_relay_narrow(const LatticeShape& s, bool backward, const Device& device) {
+  if (s.elements > 1 || s.along) return false;
+  const int64_t bytes = s.units * s.steps * s.bytes();
+  if (s.inner % 2 == 1 && !(backward && s.element_size == 2)) return bytes <= device.l2_bytes / 4;
+  const bool idle = s.inner > kNarrowRelay && 4 * s.inner < 3 * kNarrowRelay * ceil_div(s.inner, kNarrowRelay);
+  return bytes <= (idle ? device.l2_bytes / 2 : device.l2_bytes * 3 / 2);
+}
+
 // `side` units side by side, a power of two, and up to so many warps along the steps.
-inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int most_warps, const Device& device,
-                             StridedRelayPlan& plan) {
+inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int most_warps, bool narrow,
+                             const Device& device, StridedRelayPlan& plan) {
   plan.lanes = std::min(side, 32 / s.columns);
   plan.across = side / plan.lanes;
   // As many in every tile.
   const int64_t together = std::min(s.inner, s.units);
   plan.width = static_cast<int>(ceil_div(together, ceil_div(together, side)));
+  if (narrow && together % 2 == 0) plan.width += plan.width % 2;  // whole sectors
   const int64_t cells = ceil_div(s.steps, s.elements), columns = int64_t{side} * s.columns;
   const int64_t a_warp = int64_t{32 / plan.lanes} * strided_relay_packs(backward, s.elements, s.element_size);
   const int64_t warps = ceil_div(cells, a_warp);
@@ -98,7 +112,7 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
                 columns,
                 ceil_div(s.steps, steps),
                 steps,
-                std::max<int64_t>(columns / kColumnsAnAdder, 1),
+                std::max<int64_t>(columns / (narrow ? kColumnsANarrowAdder : kColumnsAnAdder), 1),
                 s.elements == 1,
                 16,
                 0};
@@ -211,7 +225,11 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
     if (relays(lanes) || (lanes > 16 && relays(16))) return true;
     plan.skewed = false;
   }
-  const int beside = s.elements > 1 ? (s.element_size == 2 ? 64 : 32) : fits(s) || backward ? 16 : 32;
+  const bool narrow = is_relay_narrow(s, backward, device);
+  const int beside = s.elements > 1        ? (s.element_size == 2 ? 64 : 32)
+                     : narrow              ? kNarrowRelay
+                     : fits(s) || backward ? 16
+                                           : 32;
   const int most = !s.along ? beside : s.has_short_runs() ? s.lanes_beside_runs() : 1;
   for (int side = power_of_two_from(std::min<int64_t>({s.inner, s.units, most})); side >= 1; side /= 2) {
     const int across = std::max(side * s.columns / 32, 1);
@@ -219,7 +237,7 @@ inline bool plan_strided_relay(const LatticeShape& s, bool backward, const Devic
     const int all = tile_bytes <= device.l2_bytes / 24 ? 4 : 8;
     const int warps = s.elements > 1 ? 8 : std::max(all / across, 1);
     for (int most_warps = warps; most_warps * across * 32 <= kStridedRelayThreads; most_warps *= 2) {
-      if (strided_relay_of(s, backward, side, most_warps, device, plan)) return true;
+      if (strided_relay_of(s, backward, side, most_warps, narrow, device, plan)) return true;
     }
   }
   return false;
