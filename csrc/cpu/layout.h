@@ -155,13 +155,13 @@ inline Call make_rows_of_parts(Call c, int64_t part) {
   return c;
 }
 
-// Elements of rows that vectors hold side by side though a row's are neighbours. Longer ones are taken one by one, a
-// vector or more in each step (32 float32 a row, gradients: 29 ns, side by side 51; 24 float64 60 and 79; bfloat16 33
-// and 38; but 20 bfloat16 34 and 29).
+// Elements of rows that vectors hold side by side though a row's are neighbours. Longer ones are taken one by one, and
+// their lanes added up for a vector of them together (14 float32 a row: 14 ns, side by side 27, gradients of 20: 34 and
+// 42; 14 float64 19 and 23; 24 float16 15 and 18; but 20 bfloat16 19 and 14).
 constexpr int64_t short_line(int64_t size, bool backward) {
-  if (size == 8) return 15;
-  if (size == 4) return backward ? 19 : 30;
-  return backward ? 23 : 32;
+  if (size == 8) return backward ? 11 : 12;
+  if (size == 4) return backward ? 18 : 8;
+  return backward ? 9 : 23;
 }
 
 // cached: bytes of the last cache that each thread has to itself.

@@ -11,16 +11,6 @@ struct LineOf {
   typedef Bits type __attribute__((vector_size(kSide<Bits> * sizeof(Bits))));
 };
 
-// Elements of the two lines in turns, from `first` on.
-template <int first, typename Line, size_t... i>
-L1NORM_INLINE Line zipped(Line a, Line b, std::index_sequence<i...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, (first + i / 2 + (i % 2) * sizeof...(i))...);
-#else
-  return __builtin_shuffle(a, b, Line{(first + i / 2 + (i % 2) * sizeof...(i))...});
-#endif
-}
-
 // A square in registers: lines i and i + kN / 2 are zipped, log2(kN) times.
 template <typename Bits>
 L1NORM_INLINE void transpose_square(const Bits* from, int64_t from_row, Bits* to, int64_t to_column) {

@@ -84,9 +84,23 @@ struct OfRows {
   template <typename Terms, typename... Inputs>
   static L1NORM_INLINE void sum_lines(const Extent& e, Sums sums, const Terms& terms, const Inputs&... in) {
     const int64_t ahead = lines_ahead(e.n);
-    for (int64_t l = 0; l < e.lines; ++l) {
+    const auto sum = [&](int64_t l) __attribute__((always_inline)) {
       if (ahead > 0) (ask_for(in.at(l + ahead), e.n), ...);
-      add(sums, l, sum_row(terms(l), e.n, in.at(l)...));
+      return sum_row(terms(l), e.n, in.at(l)...);
+    };
+    int64_t l = 0;
+    for (; l + kLanes <= e.lines; l += kLanes) {
+      Accumulator rows[kLanes];
+      for (int k = 0; k < kLanes; ++k) rows[k] = sum(l + k);
+      Accumulator all{load<Doubles>(sums.hi + l), load<Doubles>(sums.lo + l)};
+      all.add(totals(rows));
+      store(sums.hi + l, all.hi);
+      store(sums.lo + l, all.lo);
+    }
+    for (; l < e.lines; ++l) {
+      const Sum all = Sum{sums.hi[l], sums.lo[l]} + total(sum(l));
+      sums.hi[l] = all.hi;
+      sums.lo[l] = all.lo;
     }
   }
 
@@ -96,12 +110,6 @@ struct OfRows {
     constexpr int64_t kShortBytes = 512, kAheadBytes = 2048;
     const int64_t bytes = n * static_cast<int64_t>(sizeof(Element));
     return 0 < bytes && bytes <= kShortBytes ? kAheadBytes / bytes : 0;
-  }
-
-  static L1NORM_INLINE void add(Sums sums, int64_t l, const Sum& sum) {
-    const Sum all = Sum{sums.hi[l], sums.lo[l]} + sum;
-    sums.hi[l] = all.hi;
-    sums.lo[l] = all.lo;
   }
 };
 

@@ -51,6 +51,19 @@ L1NORM_INLINE Sum total(const Accumulator& a) {
   return total<kLanes>(hi, lo);
 }
 
+// Of kLanes accumulators: lane i is the sum of the i-th's lanes.
+L1NORM_INLINE Accumulator totals(Accumulator* a) {
+  constexpr std::make_index_sequence<kLanes> all;
+  for (int n = kLanes / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) {
+      const Accumulator x = a[i], y = a[i + n];
+      a[i] = {zipped<0>(x.hi, y.hi, all), zipped<0>(x.lo, y.lo, all) + zipped<kLanes / 2>(x.lo, y.lo, all)};
+      a[i].add(zipped<kLanes / 2>(x.hi, y.hi, all));
+    }
+  }
+  return *a;
+}
+
 // An input's vectors for one accumulator: the first, and how far the next ones are.
 template <typename Element>
 struct Places {
@@ -168,7 +181,11 @@ L1NORM_INLINE void add_vectors(const Terms& terms, Accumulator& a, int64_t i, Pl
   if constexpr (Terms::kGroup == 1 || count == 1) {
     for (int k = 0; k < count; ++k) {
       const Doubles term = terms.of(i, in.at(k)...);
-      a.add(term);
+      if (first && k == 0) {
+        a.hi += term;  // of a zero that is negative nothing is left
+      } else {
+        a.add(term);
+      }
       terms.add_error(a, i, term, in.at(k)...);
     }
   } else {
@@ -177,20 +194,37 @@ L1NORM_INLINE void add_vectors(const Terms& terms, Accumulator& a, int64_t i, Pl
   }
 }
 
-// Over one row; two accumulators, so that their chains overlap.
+// Adds fewer than 2 * most vectors.
+template <int most, bool first, typename Terms, typename... Elements>
+L1NORM_INLINE void add_rest(const Terms& terms, Accumulator& a, int64_t i, int64_t n, const Elements*... in) {
+  if constexpr (most > 0) {
+    if (i + most * kLanes <= n) {
+      add_vectors<most, first>(terms, a, i, Places<Elements>{in + i, kLanes}...);
+      return add_rest<most / 2, false>(terms, a, i + most * kLanes, n, in...);
+    }
+    return add_rest<most / 2, first>(terms, a, i, n, in...);
+  } else if (i < n) {
+    add_vectors<1, first>(terms, a, i, Places<Elements>{Part<Elements>(in + i, n - i).elements, kLanes}...);
+  }
+}
+
+// Over one row; two accumulators where it is long, so that their chains overlap.
 template <typename Terms, typename... Elements>
-L1NORM_INLINE Sum sum_row(const Terms& terms, int64_t n, const Elements*... in) {
-  Accumulator a, b;
+L1NORM_INLINE Accumulator sum_row(const Terms& terms, int64_t n, const Elements*... in) {
+  Accumulator a;
+  if (n < 16 * kLanes) {
+    add_rest<8, true>(terms, a, 0, n, in...);
+    return a;
+  }
+  Accumulator b;
   int64_t i = 0;
   for (; i + 16 * kLanes <= n; i += 16 * kLanes) {
     add_vectors<8>(terms, a, i, Places<Elements>{in + i, kLanes}...);
     add_vectors<8>(terms, b, i, Places<Elements>{in + i + 8 * kLanes, kLanes}...);
   }
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) add_vectors<4>(terms, a, i, Places<Elements>{in + i, kLanes}...);
-  for (; i + kLanes <= n; i += kLanes) add_vectors<1>(terms, a, i, Places<Elements>{in + i, kLanes}...);
-  if (i < n) add_vectors<1>(terms, b, i, Places<Elements>{Part<Elements>(in + i, n - i).elements, kLanes}...);
+  add_rest<8, false>(terms, a, i, n, in...);
   a.add(b);
-  return total(a);
+  return a;
 }
 
 // Adds `count` lines of n elements to the sums of each, or with `first` makes those, and with `ask` asks the second

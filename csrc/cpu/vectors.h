@@ -331,6 +331,16 @@ struct ResultOf<Half, lanes> : VectorOf<uint16_t, lanes> {};
 template <int lanes>
 struct ResultOf<BFloat16, lanes> : VectorOf<uint16_t, lanes> {};
 
+// Elements of the two vectors in turns, from `first` on.
+template <int first, typename Vector, size_t... i>
+L1NORM_INLINE Vector zipped(Vector a, Vector b, std::index_sequence<i...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (first + i / 2 + (i % 2) * sizeof...(i))...);
+#else
+  return __builtin_shuffle(a, b, decltype(a == b){(first + i / 2 + (i % 2) * sizeof...(i))...});
+#endif
+}
+
 // n < kLanes elements, and zeros.
 template <typename Element>
 struct Part {
