@@ -22,13 +22,30 @@ struct Gradient {
 
 L1NORM_HD double finite_or_zero(double x) { return is_finite(x) ? x : 0.0; }
 
+// ilogb(x) of a finite x that is no zero, on a CPU without a call where x is normal.
+L1NORM_HD int exponent_of(double x) {
+#if !defined(__CUDA_ARCH__)
+  const int biased = static_cast<int>(bits_of_double(x) >> 52 & 0x7ff);
+  if (biased != 0) return biased - 1023;
+#endif
+  return ilogb(x);
+}
+
+// The same of scalbn(1.0, exponent).
+L1NORM_HD double power_of_two(int exponent) {
+#if !defined(__CUDA_ARCH__)
+  if (-1022 <= exponent && exponent <= 1023) return double_of_bits(static_cast<uint64_t>(exponent + 1023) << 52);
+#endif
+  return scalbn(1.0, exponent);
+}
+
 // A power of two by which to scale x, so that sum |g * x| stays below the largest |g|. Products of floats need none: in
 // double they are exact.
 template <typename Value>
 L1NORM_HD double dot_scale(double m, Count count) {
   if (sizeof(Value) < sizeof(double) || m == 0.0 || m != m) return 1.0;
-  const int exponent = ilogb(is_finite(m) ? m : 0x1p1023) + ilogb(count.value) + 2;
-  return scalbn(1.0, exponent < -1023 ? 1023 : -exponent);
+  const int exponent = exponent_of(is_finite(m) ? m : 0x1p1023) + exponent_of(count.value) + 2;
+  return power_of_two(exponent < -1023 ? 1023 : -exponent);
 }
 
 // What of a row's gradient does not depend on its dot product: a GPU works it out while the row is on its way.
