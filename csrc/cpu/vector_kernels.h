@@ -84,23 +84,25 @@ struct OfRows {
   template <typename Terms, typename... Inputs>
   static L1NORM_INLINE void sum_lines(const Extent& e, Sums sums, const Terms& terms, const Inputs&... in) {
     const int64_t ahead = lines_ahead(e.n);
-    const auto sum = [&](int64_t l) __attribute__((always_inline)) {
-      if (ahead > 0) (ask_for(in.at(l + ahead), e.n), ...);
-      return sum_row(terms(l), e.n, in.at(l)...);
-    };
-    int64_t l = 0;
-    for (; l + kLanes <= e.lines; l += kLanes) {
+    for (int64_t l = 0; l < e.lines; l += kLanes) {
+      const int64_t lines = e.lines - l < kLanes ? e.lines - l : kLanes;
       Accumulator rows[kLanes];
-      for (int k = 0; k < kLanes; ++k) rows[k] = sum(l + k);
-      Accumulator all{load<Doubles>(sums.hi + l), load<Doubles>(sums.lo + l)};
-      all.add(totals(rows));
-      store(sums.hi + l, all.hi);
-      store(sums.lo + l, all.lo);
-    }
-    for (; l < e.lines; ++l) {
-      const Sum all = Sum{sums.hi[l], sums.lo[l]} + total(sum(l));
-      sums.hi[l] = all.hi;
-      sums.lo[l] = all.lo;
+      for (int64_t k = 0; k < lines; ++k) {
+        if (ahead > 0) (ask_for(in.at(l + k + ahead), e.n), ...);
+        rows[k] = sum_row(terms(l + k), e.n, in.at(l + k)...);
+      }
+      if (lines == kLanes) {
+        Accumulator all{load<Doubles>(sums.hi + l), load<Doubles>(sums.lo + l)};
+        all.add(totals(rows));
+        store(sums.hi + l, all.hi);
+        store(sums.lo + l, all.lo);
+        continue;
+      }
+      for (int64_t k = l; k < e.lines; ++k) {
+        const Sum all = Sum{sums.hi[k], sums.lo[k]} + total(rows[k - l]);
+        sums.hi[k] = all.hi;
+        sums.lo[k] = all.lo;
+      }
     }
   }
 
