@@ -241,16 +241,17 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   }
   const bool relays = wanted || !are_columns_better_not_relayed(shape, device);
   const bool whole = best == Kernel::kStrided && plan.strided.whole && !shared;
-  const bool held = best == Kernel::kStrided && packs && !whole && !shared;
-  if (!wanted && held && !small && relays && is_relay_narrow(s, shape.backward, device) &&
-      plan_strided_relay(s, shape.backward, device, false, plan.strided_relay) &&
-      is_better_relayed(s, shape.backward, plan.strided_relay, plan.strided)) {
+  // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case.
+  if (!wanted && best != Kernel::kTwoPass && (whole || small)) return best;
+  const bool held = !wanted && best == Kernel::kStrided && packs && !shared;
+  const bool narrow = held && is_relay_narrow(s, shape.backward, device), stays = held && are_small_columns(s);
+  const bool relayed = open(Kernel::kStridedRelay) && relays && (narrow || !stays) &&
+                       plan_strided_relay(s, shape.backward, device, wanted, plan.strided_relay);
+  if (relayed && narrow && is_better_relayed(s, shape.backward, plan.strided_relay, plan.strided)) {
     return Kernel::kStridedRelay;
   }
-  // Columns of a few steps, which a thread has whole, are a slab's or a relay's in no case, nor are other small ones.
-  if (!wanted && best != Kernel::kTwoPass && (whole || small || (held && are_small_columns(s)))) return best;
-  if (open(Kernel::kStridedRelay) && relays &&
-      plan_strided_relay(s, shape.backward, device, wanted, plan.strided_relay)) {
+  if (stays) return best;
+  if (relayed) {
     consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));
   }
   // The search for a slab takes a small call longer than all others.
