@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -53,6 +56,26 @@ def compiler(device):
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+def links_shared_libstdcxx(compiler: str) -> bool:
+    """A library with a libstdc++ of its own takes PyTorch's locales for its own, and crashes at its first regex."""
+    asked = subprocess.run([compiler, "-print-file-name=libstdc++.so"], capture_output=True, text=True)
+    return Path(asked.stdout.strip()).is_absolute()
+
+
+@pytest.fixture
+def package_compiler(compiler, monkeypatch):
+    """Inductor's C++ compiler, or another one where that links libstdc++ into packages."""
+    candidates = [os.environ.get("CXX", "g++"), "/usr/bin/g++", "clang++"]
+    found = [c for c in candidates if shutil.which(c) and links_shared_libstdcxx(c)]
+    if not found:
+        pytest.skip("packages of AOTInductor need a C++ compiler that links libstdc++ as a shared library")
+    monkeypatch.setenv("CXX", found[0])
+    from torch._inductor import config
+
+    with config.patch({"cpp.cxx": (None, found[0])}):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ def program(tmp_path_factory):
     return build / "l1norm_example"
 
 
-def test_cpp_calls_the_operator_and_runs_a_package(program, compiler, device, tmp_path):
+def test_cpp_calls_the_operator_and_runs_a_package(program, package_compiler, device, tmp_path):
     package = tmp_path / "model.pt2"
     example("cpp/export.py", package, "--device", device)
     out = run(program, l1norm._C.__file__, package)

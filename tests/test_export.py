@@ -94,13 +94,7 @@ def test_exported_programs_survive_a_file(device, tmp_path):
         assert_same_bits(got, expected)
 
 
-def skip_where_loading_crashes():
-    if torch.cuda.is_available() and torch.__version__ < "2.13":
-        pytest.skip("PyTorch 2.11 crashes where it loads packages beside a GPU, for a CPU too")
-
-
-def test_a_package_of_aotinductor(compiler, device, tmp_path):
-    skip_where_loading_crashes()
+def test_a_package_of_aotinductor(package_compiler, device, tmp_path):
     # PyTorch 2.11's packages hand every custom operator another dtype than was asked for.
     forms = Forms(None if torch.__version__ < "2.13" else torch.float64)
     program = export(forms, make_rows("randn", 6, 8, device=device))
@@ -160,8 +154,7 @@ def test_make_fx_of_a_gradient(device):
 
 
 @pytest.mark.parametrize("device", ["cpu"])
-def test_the_example_of_the_readme(compiler, device, tmp_path, monkeypatch):
-    skip_where_loading_crashes()
+def test_the_example_of_the_readme(package_compiler, device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
     section = readme.split("## Training, graphs and transforms\n", 1)[1]
