@@ -76,8 +76,9 @@ class L1NormShortFunction(torch.autograd.Function):
         result: Tensor | None
         result, m = _pair(input)
         if result is not None:
-            ctx.save_for_backward(input, m)
-            ctx.set_materialize_grads(False)
+            # What save_for_backward() and set_materialize_grads() set, without the 0.1 us of their calls.
+            ctx.to_save = input, m
+            ctx.materialize_grads = False
         return result
 
     backward = staticmethod(_backward)
@@ -92,9 +93,9 @@ class L1NormShortFunctionWithSettings(torch.autograd.Function):
         result: Tensor | None
         result, m = _pair_with(input, *settings)
         if result is not None:
-            ctx.save_for_backward(input, m)
+            ctx.to_save = input, m
+            ctx.materialize_grads = False
             ctx.settings = settings
-            ctx.set_materialize_grads(False)
         return result
 
     @staticmethod
