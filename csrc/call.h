@@ -16,7 +16,8 @@ struct Call {
   DType input_dtype;
   DType dtype;
   const void* input;
-  const void* grad;  // of the result; null in a forward call
+  const void* grad;      // of the result; null in a forward call
+  const void* one_grad;  // of all elements of the result, where that is one number: then grad is not read
   void* output;
   void* denominator;  // one a row, double for double and float otherwise; null where nobody asks; read in backward
   const void* grad_denominator;  // alike; null where there is none

@@ -38,6 +38,24 @@ struct Repeated {
   }
 };
 
+// Whether the gradient is the same all along the walk.
+inline bool is_constant(const Walk& walk) {
+  for (int d = 0; d < walk.dims; ++d) {
+    if (walk.stride[d].grad != 0) return false;
+  }
+  return true;
+}
+
+// Whether it is one number for all elements.
+inline bool is_one_number(const Geometry& g) { return is_constant(g.rows) && is_constant(g.row); }
+
+// Has a gradient that no kernel reads lie as the input does.
+inline void lay_grad_as_input(Geometry& g) {
+  for (Walk* walk : {&g.rows, &g.row}) {
+    for (int d = 0; d < walk->dims; ++d) walk->stride[d].grad = walk->stride[d].input;
+  }
+}
+
 // A copy has to be read so often to be worth it.
 constexpr int64_t kLeastRepeats = 4;
 
@@ -45,12 +63,6 @@ constexpr int64_t kLeastRepeats = 4;
 // many elements, where it counts how rows lie in packs.
 inline Repeated take_repeated(Geometry& g, int64_t most = INT64_MAX, int64_t pack = 1) {
   Walk &rows = g.rows, &row = g.row;
-  const auto is_constant = [](const Walk& walk) {
-    for (int d = 0; d < walk.dims; ++d) {
-      if (walk.stride[d].grad != 0) return false;
-    }
-    return true;
-  };
   if (!is_constant(rows)) return {};
   const int64_t all = rows.count * row.count;
   const auto innermost = [](const Walk& walk) {

@@ -268,6 +268,7 @@ inline Call make_call(const View& input, const View* grad, const Mask& reduced, 
       "l1_norm: the tensors have more than ", kMaxDims, " dimensions that cannot be merged");
   c.input = input.read();
   c.grad = grad == nullptr ? nullptr : grad->read();
+  c.one_grad = nullptr;
   c.output = out.write();
   c.denominator = nullptr;
   c.grad_denominator = nullptr;

@@ -1,6 +1,7 @@
 """Each CUDA kernel of the gradient on every shape that it takes, held to the CPU's bits."""
 
 import math
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -249,6 +250,48 @@ def test_gradients_that_repeat_themselves(shape, dim, off, repeating, dtype, cud
     expand = REPEATING[repeating]
     expected = gradient(expand(g, dims[0]).contiguous(), x, m, dims)
     assert_same_bits(gradient(expand(g.to(cuda), dims[0]), there_x, m.to(cuda), dims), expected)
+
+
+ONE_NUMBER = [
+    ((700, 2048), 1),
+    ((41, 8191), 1),
+    ((40, 65_535), 1),
+    ((9, 131_071), 1),
+    ((16, 1024, 64), 1),
+    ((4, 20_000, 64), 1),
+    ((64, 300, 4096), 1),
+    ((200_000, 64), 0),
+]
+
+
+@pytest.mark.parametrize("number", [-2.5, 0.0, 1e30, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize(("shape", "dim"), ONE_NUMBER)
+def test_gradients_that_are_one_number_of_any_kind(shape, dim, number, cuda):
+    x = make_rows("randn", *shape)
+    x.movedim(dim, 0)[:, ..., 0] = 0  # a row of zeros, whose gradient its eps clamps
+    m = torch.ops.l1norm.l1_norm_with_denominator(x, [dim], 1, 1e-12)[1]
+    one = torch.tensor([7.0, number])[1]  # not at a pack's start
+    expected = gradient(one.expand(shape).contiguous(), x, m, [dim], 1, 1e-12)
+    assert_same_bits(gradient(one.to(cuda).expand(shape), x.to(cuda), m.to(cuda), [dim], 1, 1e-12), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "dim"), ONE_NUMBER)
+def test_gradients_that_are_one_number_are_not_copied(shape, dim, dtype, cuda):
+    x = make_rows("randn", *shape, dtype=dtype).to(cuda)
+    m = torch.ops.l1norm.l1_norm_with_denominator(x, [dim])[1]
+    g = torch.ones((), dtype=dtype, device=cuda).expand(shape)
+    gradient(g, x, m, [dim])
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        gradient(g, x, m, [dim])
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events() if "l1norm" in event.name]
+    if not names:
+        pytest.skip("the profiler shows no kernels here")
+    if any(re.search(r"resident_kernel::kernel<[^,]+, true, 8,|warp_kernel", name) for name in names):
+        pytest.skip("a row is so short that the L1 cache has a copy")
+    assert not any("write_repeated" in name for name in names), names
 
 
 @pytest.mark.parametrize("kernel", ["resident", "ring", "relay"])

@@ -81,6 +81,13 @@ struct SharedCells {
     }
   }
 
+  __device__ __forceinline__ void fill(T number, int first, int last) const {
+    typename Cells<T, 1, false>::CellPack pack[1];
+    fill_packs(pack, number);
+#pragma unroll 1
+    for (; first < last; ++first) memcpy(mine + first * blockDim.x, pack, sizeof(uint4));
+  }
+
   template <int kBatch>
   __device__ __forceinline__ Cells<T, kBatch, false> batch(int first) const {
     Cells<T, kBatch, false> cells;

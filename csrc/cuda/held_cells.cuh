@@ -39,9 +39,16 @@ struct HeldCells {
     const Walk& steps = c.geometry.row;
     const T* const from = static_cast<const T*>(c.input) + o.input;
     const T* const grads = kBackward ? static_cast<const T*>(c.grad) + o.grad : nullptr;
+    const T* const one = kBackward && !kElements ? static_cast<const T*>(c.one_grad) : nullptr;
     if constexpr (kShared) {
       const auto part = [&](int first, int last) {
-        if constexpr (kBackward) shared_g.template load<&Offsets::grad, kBatch>(t, grads, way, steps, first, last);
+        if constexpr (kBackward) {
+          if (one == nullptr) {
+            shared_g.template load<&Offsets::grad, kBatch>(t, grads, way, steps, first, last);
+          } else {
+            shared_g.fill(*one, first, last);
+          }
+        }
         shared_x.template load<&Offsets::input, kBatch>(t, from, way, steps, first, last);
         commit_copies();
       };
@@ -49,7 +56,13 @@ struct HeldCells {
       if constexpr (kHalves) part(first_half(t), t.shared);
     }
     const Way rest = kShared ? Way(t, way, steps, t.shared * way.step) : way;
-    if constexpr (kBackward) g.template load<&Offsets::grad>(grads, rest, steps);
+    if constexpr (kBackward) {
+      if (one == nullptr) {
+        g.template load<&Offsets::grad>(grads, rest, steps);
+      } else {
+        fill_packs(g.held, *one);
+      }
+    }
     if constexpr (kPacks > 0) x.template load<&Offsets::input>(from, rest, steps);
   }
 

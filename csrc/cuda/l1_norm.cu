@@ -269,25 +269,22 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-void run(Call& c) {
-  Geometry& g = c.geometry;
-  if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
-  const cudaStream_t stream = current_stream(c.device);
-  const DeviceGuard guard(c.device);
+struct Planned {
+  Shape shape;
+  Plan plan;
+};
+
+// Of a call whose gradient is laid as kernels will find it; c gets what goes with the launch.
+Planned planned(Call& c, const Repeated& repeated, const Device& device) {
+  const Geometry& g = c.geometry;
   const bool cast = c.input_dtype != c.dtype;
-  const void* const grad = c.grad;
-  const int64_t size = element_size(c.dtype), pack = kPackBytes / size;
-  const int64_t turn_pack = reads_by_turns(size, g.row.count * size) ? pack : 1;
-  const Repeated repeated = grad != nullptr && !cast ? take_repeated(g, INT64_MAX, turn_pack) : Repeated{};
-  const uintptr_t past_a_line = reinterpret_cast<uintptr_t>(c.input) % kLineBytes;
-  if (repeated.copies(0) > 0) c.grad = c.input;  // as far from a line as the copy will be
+  const int64_t size = element_size(c.dtype);
   const bool held = g.unit_stride() && !cast;
   // Which copies the geometry: for those that may need it.
-  const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), pack); };
-  const bool by_turns = repeated.turns > 1;
+  const auto lattice = [&] { return shape_of(lattice_of(c, kPackBytes), kPackBytes / size); };
   Shape shape{g.rows.count,      g.row.count,
               c.input_dtype,     held,
-              g.dense(),         packs_align(c, by_turns),
+              g.dense(),         packs_align(c, repeated.turns > 1),
               c.grad != nullptr, starts_at(c, kPackBytes)};
   if (repeated.in_rows) {
     shape.dense = true;
@@ -296,15 +293,54 @@ void run(Call& c) {
   if (!cast) shape.run = g.run();
   if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
   shape.lattice.in_place = c.input == c.output;
-  const Device& device = properties(c.device);
   c.starts_early = device.early_starts;
   if (c.starts_early) {
-    const int64_t most = kAskedBytes * device.multiprocessors / (c.grad == nullptr ? 1 : 2);
+    const bool reads_grad = c.grad != nullptr && c.one_grad == nullptr;
+    const int64_t most = kAskedBytes * device.multiprocessors / (reads_grad ? 2 : 1);
     c.input_ahead = ahead_of(g, &Offsets::input, element_size(c.input_dtype), kLineBytes, most);
-    if (c.grad != nullptr) c.grad_ahead = ahead_of(g, &Offsets::grad, size, kLineBytes, most);
+    if (reads_grad) c.grad_ahead = ahead_of(g, &Offsets::grad, size, kLineBytes, most);
   }
   const Plan plan = make_plan(shape, device, wanted_kernel);
   c.stagger = plan.stagger;
+  return {shape, plan};
+}
+
+void check_launch(cudaError_t error) {
+  STD_TORCH_CHECK(error != cudaErrorNoKernelImageForDevice,
+                  "l1_norm: this binary has no code for the GPU of input; 'python -m l1norm info' lists what it was "
+                  "built for; rebuild with TORCH_CUDA_ARCH_LIST set to the GPU's compute capability");
+  check(error, "kernel launch");
+}
+
+// By a kernel that reads no gradient, as it is one number for all elements. False where none is planned.
+bool run_by_one_number(const Call& c, const Device& device, cudaStream_t stream) {
+  if (c.grad == nullptr || c.input_dtype != c.dtype || !is_one_number(c.geometry)) return false;
+  Call one = c;
+  one.one_grad = c.grad;
+  one.grad = c.input;
+  lay_grad_as_input(one.geometry);
+  const auto [shape, plan] = planned(one, {}, device);
+  if (!takes_one_number(plan, shape.lattice)) return false;
+  one.stagger.cycles /= 2;  // one operand is read of two
+  check_launch(launch(one, plan, stream));
+  return true;
+}
+
+void run(Call& c) {
+  Geometry& g = c.geometry;
+  if (g.rows.count == 0 || (g.row.count == 0 && c.denominator == nullptr)) return;
+  const cudaStream_t stream = current_stream(c.device);
+  const DeviceGuard guard(c.device);
+  const Device& device = properties(c.device);
+  if (run_by_one_number(c, device, stream)) return;
+  const void* const grad = c.grad;
+  const int64_t size = element_size(c.dtype), pack = kPackBytes / size;
+  const int64_t turn_pack = reads_by_turns(size, g.row.count * size) ? pack : 1;
+  const bool repeats = grad != nullptr && c.input_dtype == c.dtype;
+  const Repeated repeated = repeats ? take_repeated(g, INT64_MAX, turn_pack) : Repeated{};
+  const uintptr_t past_a_line = reinterpret_cast<uintptr_t>(c.input) % kLineBytes;
+  if (repeated.copies(0) > 0) c.grad = c.input;  // as far from a line as the copy will be
+  const auto [shape, plan] = planned(c, repeated, device);
   const bool tiles = plan.kernel == Kernel::kTile;
   const int64_t copies = repeated.copies(tiles ? plan.tile.rows : 0);
   const Scratch scratch(c.device,
@@ -316,7 +352,7 @@ void run(Call& c) {
     error = repeat(size, grad, repeated, copies, copy, stream);
     c.grad = copy;
   }
-  if (by_turns && takes_rows(plan.kernel)) repeated.take_turns(g.rows);
+  if (repeated.turns > 1 && takes_rows(plan.kernel)) repeated.take_turns(g.rows);
   if (error == cudaSuccess) error = launch(c, plan, stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.
@@ -324,10 +360,7 @@ void run(Call& c) {
     constexpr Kernel kPortable = Kernel::kRelay;
     error = launch(c, make_plan(shape, device, &kPortable), stream);
   }
-  STD_TORCH_CHECK(error != cudaErrorNoKernelImageForDevice,
-                  "l1_norm: this binary has no code for the GPU of input; 'python -m l1norm info' lists what it was "
-                  "built for; rebuild with TORCH_CUDA_ARCH_LIST set to the GPU's compute capability");
-  check(error, "kernel launch");
+  check_launch(error);
 }
 
 }  // namespace

@@ -77,6 +77,13 @@ __device__ __forceinline__ Pack<T, N> make_pack(const Make& make) {
   return pack;
 }
 
+// Of an operand that is one number. Where a row has no such element, the other operand has zeros.
+template <typename T, int N, int kCount>
+__device__ __forceinline__ void fill_packs(Pack<T, N> (&packs)[kCount], T number) {
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) packs[u] = make_pack<T, N>([&](int) { return number; });
+}
+
 // Elements from the last multiple of so many, a power of two, in memory to the one at `offset` from start.
 template <typename T>
 __device__ __forceinline__ int elements_past(const void* start, int64_t offset, int multiple) {
