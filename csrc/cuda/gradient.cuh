@@ -279,7 +279,6 @@ struct HeldPair : Share<T, kEdge, kStep> {
   using Element = T;
   using RowPack = Pack<T, kPack>;
   static constexpr int kHeld = kPacks;
-  static constexpr bool kTakesOne = kAlike && kStep == 0 && takes_one_gradient(kPacks);
   static_assert(kAlike || !kShared);
 
   T* y;
@@ -303,7 +302,6 @@ struct HeldPair : Share<T, kEdge, kStep> {
         held_x(places) {
     const T* x = static_cast<const T*>(c.input) + o.input + begin;
     const T* g = static_cast<const T*>(c.grad) + o.grad + begin;
-    const bool many = !kTakesOne || c.one_grad == nullptr;
     if constexpr (kAlike) {
       const RowPack* body_g = reinterpret_cast<const RowPack*>(g + head) + first;
       const RowPack* body_x = reinterpret_cast<const RowPack*>(x + head) + first;
@@ -311,7 +309,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
       for (int u = 0; u < kPacks; ++u) {
         const bool there = this->has(u);
         held_x.template load<kAccess>(u, body_x, there);
-        held_g[u] = load_pack<kAccess>(body_g, there && many);
+        held_g[u] = load_pack<kAccess>(body_g, there);
         body_g = next(body_g);
         body_x = next(body_x);
       }
@@ -324,13 +322,8 @@ struct HeldPair : Share<T, kEdge, kStep> {
       load_from(x, [&](int u, const RowPack& pack) { held_x.set(u, pack); });
       if constexpr (kStep == 0) load_g();
     }
-    this->load_edge(g, edge_g, many);
+    this->load_edge(g, edge_g);
     this->load_edge(x, edge_x);
-    if (!many) {
-      const T one = *static_cast<const T*>(c.one_grad);
-      fill_packs(held_g, one);
-      fill_packs(edge_g, one);
-    }
     by = dot_scale_of<T>(c, o.denominator);
   }
 

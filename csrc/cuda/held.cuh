@@ -56,10 +56,10 @@ struct Share {
     wait();
   }
 
-  // The thread's elements outside the packs; zeros for those that it has not, and for all that are not wanted.
-  __device__ __forceinline__ void load_edge(const T* row, Pack<T, 1> (&values)[2 * kEdge], bool wanted = true) const {
+  // The thread's elements outside the packs; zeros for those that it has not.
+  __device__ __forceinline__ void load_edge(const T* row, Pack<T, 1> (&values)[2 * kEdge]) const {
 #pragma unroll
-    for (int e = 0; e < 2 * kEdge; ++e) values[e].units[0] = edge[e] >= 0 && wanted ? row[edge[e]] : T{};
+    for (int e = 0; e < 2 * kEdge; ++e) values[e].units[0] = edge[e] >= 0 ? row[edge[e]] : T{};
   }
 
   // Whether the thread has a u-th pack.

@@ -13,6 +13,7 @@
 #include "kernels/resident.h"
 #include "kernels/ring.h"
 #include "kernels/runs.h"
+#include "kernels/signs.h"
 #include "kernels/slab.h"
 #include "kernels/split.h"
 #include "kernels/strided.h"
@@ -319,6 +320,11 @@ bool run_by_one_number(const Call& c, const Device& device, cudaStream_t stream)
   one.one_grad = c.grad;
   one.grad = c.input;
   lay_grad_as_input(one.geometry);
+  if (wanted_kernel == nullptr && packs_align(one, false) && takes_signs(one.geometry, element_size(c.dtype), device)) {
+    one.starts_early = device.early_starts;
+    check_launch(signs(one, stream));
+    return true;
+  }
   const auto [shape, plan] = planned(one, {}, device);
   if (!takes_one_number(plan, shape.lattice)) return false;
   one.stagger.cycles /= 2;  // one operand is read of two
