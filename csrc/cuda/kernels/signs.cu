@@ -37,6 +37,7 @@ template <typename T>
 struct ThreeGradients {
   T of_positive, of_negative, of_zero;
 
+  ThreeGradients() = default;
   template <typename D>
   __device__ __forceinline__ ThreeGradients(T one, const D& d) {
     const auto ones = make_pack<T, 4>([&](int) { return one; });
@@ -106,19 +107,18 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ C
   });
   const Sum total = cluster_sum<false>(sum, sums, Cluster(false));
 
-  with_gradient<T>(make_gradient<Wide<T>>(total, scale), [&](const auto& d) {
-    const ThreeGradients<T> gradient(one, d);
+  ThreeGradients<T> gradient;
+  with_gradient<T>(make_gradient<Wide<T>>(total, scale), [&](const auto& d) { gradient = ThreeGradients<T>(one, d); });
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      if (edge[e] >= 0) y[edge[e]] = gradient[sign_of(edge_x[e][0])];
-    }
-    RowPack* const to = reinterpret_cast<RowPack*>(y + head);
+  for (int e = 0; e < 2; ++e) {
+    if (edge[e] >= 0) y[edge[e]] = gradient[sign_of(edge_x[e][0])];
+  }
+  RowPack* const to = reinterpret_cast<RowPack*>(y + head);
 #pragma unroll 4
-    for (int i = thread; i < packs; i += threads) {
-      const unsigned code = signs[i];  // the thread's own
-      store_pack<Access::kOnce>(to + i, make_pack<T, kPack>([&](int k) { return gradient[code >> (k * kSignBits)]; }));
-    }
-  });
+  for (int i = thread; i < packs; i += threads) {
+    const unsigned code = signs[i];  // the thread's own
+    store_pack<Access::kOnce>(to + i, make_pack<T, kPack>([&](int k) { return gradient[code >> (k * kSignBits)]; }));
+  }
 }
 
 template <typename T>
