@@ -12,10 +12,14 @@
 namespace l1norm::cuda {
 namespace {
 
-constexpr int kMostThreads = 512;
-constexpr int kBatch = 4;          // packs of a thread that are on their way at once
-constexpr int kPacksAThread = 16;  // of a row, about
-constexpr int kSignBits = 2;       // of an element: whether it is no zero, and whether it is negative
+// Of doubles the compiler would take a stack for more.
+template <typename T>
+constexpr int kMostThreads = sizeof(T) == 8 ? 384 : 512;
+template <typename T>
+constexpr int kBlocks = sizeof(T) == 8 ? 3 : 0;  // a multiprocessor that it is told of
+constexpr int kBatch = 4;                        // packs of a thread that are on their way at once
+constexpr int kPacksAThread = 16;                // of a row, about
+constexpr int kSignBits = 2;                     // of an element: whether it is no zero, and whether it is negative
 
 constexpr int64_t packs_of(int64_t length, int64_t element_size) { return length * element_size / kPackBytes; }
 
@@ -55,12 +59,12 @@ struct ThreeGradients {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ Call c) {
+__global__ void __launch_bounds__(kMostThreads<T>, kBlocks<T>) kernel(const __grid_constant__ Call c) {
   constexpr int kPack = kPackBytes / sizeof(T);
   using RowPack = Pack<T, kPack>;
   extern __shared__ __align__(kSharedLine) uint4 memory[];
   Signs<T>* const signs = reinterpret_cast<Signs<T>*>(memory);
-  __shared__ double2 sums[kMostThreads / 32];
+  __shared__ double2 sums[kMostThreads<T> / 32];
   __shared__ GradientScale scale;
   const Geometry& g = c.geometry;
   const Offsets o = g.rows.at(blockIdx.x);
@@ -124,7 +128,8 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ C
 template <typename T>
 cudaError_t launch(const Call& c, cudaStream_t stream) {
   const int64_t packs = packs_of(c.geometry.row.count, sizeof(T));
-  const int threads = static_cast<int>(std::clamp<int64_t>(ceil_div(packs, kPacksAThread * 32) * 32, 64, kMostThreads));
+  const int threads =
+      static_cast<int>(std::clamp<int64_t>(ceil_div(packs, kPacksAThread * 32) * 32, 64, kMostThreads<T>));
   const size_t shared_bytes = static_cast<size_t>(packs) * sizeof(Signs<T>);
   static Prepared prepared;
   const cudaError_t error =
@@ -137,7 +142,7 @@ cudaError_t launch(const Call& c, cudaStream_t stream) {
 
 // As fractions of a copy's speed on an H200, of 1 GiB, and as kernels of rows have it from a copy of a gradient: 8191
 // float32 0.96 (0.90), 65535 0.92 (0.78), 450001 0.71 (0.61), but 4096 0.97 (1.01); 4096 bfloat16 0.93 (0.74), 65535
-// 0.86 (0.75), 450001 0.82 (0.54); 2048 float64 0.95 (0.78), 65535 0.85 (0.66).
+// 0.86 (0.75), 450001 0.82 (0.54); doubles, of up to 512 threads a row, 2048 0.95 (0.78), 65535 0.85 (0.66).
 bool takes_signs(const Geometry& g, int64_t element_size, const Device& device) {
   const int64_t least_bytes = element_size == 4 ? 20 << 10 : element_size == 8 ? 12 << 10 : 8 << 10;
   constexpr int kOtherShared = 2 << 10;  // of a block, the system's part included
