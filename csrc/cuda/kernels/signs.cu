@@ -12,14 +12,19 @@
 namespace l1norm::cuda {
 namespace {
 
-// Of doubles the compiler would take a stack for more.
+// Of doubles the compiler would take a stack for more, and where it is not told of three blocks a multiprocessor, for
+// which one of compute capability 7.5 has no room.
 template <typename T>
 constexpr int kMostThreads = sizeof(T) == 8 ? 384 : 512;
 template <typename T>
-constexpr int kBlocks = sizeof(T) == 8 ? 3 : 0;  // a multiprocessor that it is told of
-constexpr int kBatch = 4;                        // packs of a thread that are on their way at once
-constexpr int kPacksAThread = 16;                // of a row, about
-constexpr int kSignBits = 2;                     // of an element: whether it is no zero, and whether it is negative
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocks = 0;
+#else
+constexpr int kBlocks = sizeof(T) == 8 ? 3 : 0;
+#endif
+constexpr int kBatch = 4;          // packs of a thread that are on their way at once
+constexpr int kPacksAThread = 16;  // of a row, about
+constexpr int kSignBits = 2;       // of an element: whether it is no zero, and whether it is negative
 
 constexpr int64_t packs_of(int64_t length, int64_t element_size) { return length * element_size / kPackBytes; }
 
