@@ -320,7 +320,10 @@ bool run_by_one_number(const Call& c, const Device& device, cudaStream_t stream)
   one.one_grad = c.grad;
   one.grad = c.input;
   lay_grad_as_input(one.geometry);
-  if (wanted_kernel == nullptr && packs_align(one, false) && takes_signs(one.geometry, element_size(c.dtype), device)) {
+  if (one.geometry.unit_stride()) {  // of whose kernels no other one takes it: nothing is planned twice
+    const bool takes =
+        wanted_kernel == nullptr && packs_align(one, false) && takes_signs(one.geometry, element_size(c.dtype), device);
+    if (!takes) return false;
     one.starts_early = device.early_starts;
     check_launch(signs(one, stream));
     return true;

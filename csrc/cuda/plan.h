@@ -94,15 +94,15 @@ struct Plan {
   Stagger stagger{};
 };
 
-// Packs of each of a row's parts: whole lines.
-constexpr int64_t split_slice(int64_t packs, int64_t parts) { return ceil_div(packs, parts * 8) * 8; }
-
 // Whether the kernel of columns knows gradients that are one number for all elements, and reads none.
 constexpr bool takes_one_number(const Plan& plan, const LatticeShape& lattice) {
   const auto holds_packs = [&](const auto& p) { return lattice.elements == 1 && !p.skewed && !p.interleaved; };
   if (plan.kernel == Kernel::kStridedRelay) return holds_packs(plan.strided_relay);
   return plan.kernel == Kernel::kStrided && !plan.strided.whole && holds_packs(plan.strided);
 }
+
+// Packs of each of a row's parts: whole lines.
+constexpr int64_t split_slice(int64_t packs, int64_t parts) { return ceil_div(packs, parts * 8) * 8; }
 
 // Rows that the device holds all at once, each spread over its share of the multiprocessors.
 inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan) {

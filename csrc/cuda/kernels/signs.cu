@@ -26,11 +26,14 @@ constexpr int kBatch = 4;          // packs of a thread that are on their way at
 constexpr int kPacksAThread = 16;  // of a row, about
 constexpr int kSignBits = 2;       // of an element: whether it is no zero, and whether it is negative
 
-constexpr int64_t packs_of(int64_t length, int64_t element_size) { return length * element_size / kPackBytes; }
-
 // Of a pack.
 template <typename T>
 using Signs = std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>;
+
+constexpr int64_t packs_of(int64_t length, int64_t element_size) { return length * element_size / kPackBytes; }
+constexpr int64_t sign_bytes(int64_t length, int64_t element_size) {
+  return packs_of(length, element_size) * static_cast<int64_t>(element_size == 2 ? sizeof(Signs<__half>) : 1);
+}
 
 template <typename T>
 __device__ __forceinline__ unsigned sign_of(T x) {
@@ -135,7 +138,7 @@ cudaError_t launch(const Call& c, cudaStream_t stream) {
   const int64_t packs = packs_of(c.geometry.row.count, sizeof(T));
   const int threads =
       static_cast<int>(std::clamp<int64_t>(ceil_div(packs, kPacksAThread * 32) * 32, 64, kMostThreads<T>));
-  const size_t shared_bytes = static_cast<size_t>(packs) * sizeof(Signs<T>);
+  const size_t shared_bytes = static_cast<size_t>(sign_bytes(c.geometry.row.count, sizeof(T)));
   static Prepared prepared;
   const cudaError_t error =
       prepared.for_launch(c.device, reinterpret_cast<const void*>(kernel<T>), static_cast<int>(shared_bytes));
@@ -151,8 +154,8 @@ cudaError_t launch(const Call& c, cudaStream_t stream) {
 bool takes_signs(const Geometry& g, int64_t element_size, const Device& device) {
   const int64_t least_bytes = element_size == 4 ? 20 << 10 : element_size == 8 ? 12 << 10 : 8 << 10;
   constexpr int kOtherShared = 2 << 10;  // of a block, the system's part included
-  const int64_t signs = packs_of(g.row.count, element_size) * (element_size == 2 ? 2 : 1);
-  return g.unit_stride() && g.row.count * element_size >= least_bytes && g.row.count <= INT32_MAX &&
+  const int64_t signs = sign_bytes(g.row.count, element_size);
+  return g.row.count * element_size >= least_bytes && g.row.count <= INT32_MAX &&
          2 * (signs + kOtherShared) <= device.shared_bytes_per_multiprocessor &&
          signs + kOtherShared <= device.shared_bytes && g.rows.count >= 2 * device.multiprocessors &&
          g.rows.count <= INT32_MAX;

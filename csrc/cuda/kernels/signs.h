@@ -9,7 +9,7 @@
 
 namespace l1norm::cuda {
 
-// Whether it is the fastest kernel for them, where input and output lie alike in packs.
+// Whether it is the fastest kernel for them, where rows are of neighbours and input and output lie alike in packs.
 bool takes_signs(const Geometry& g, int64_t element_size, const Device& device);
 
 // Launches on the current device.
