@@ -91,6 +91,7 @@ def extension():
     sources = [
         ROOT / "csrc" / "bindings.cpp",
         ROOT / "csrc" / "build_info.cpp",
+        ROOT / "csrc" / "schemas.cpp",
         *(ROOT / "csrc" / "cpu").glob("*.cpp"),
     ]
     # torch's headers (and those of a pybind11 that torch bundles) come after pybind11's own.
