@@ -7,11 +7,13 @@
 #pragma pop_macro("TORCH_TARGET_VERSION")
 
 #include <array>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
 #include "build_info.h"
 #include "cuda/override.h"
+#include "cuda/plan_signs.h"
 #include "lattice.h"
 #include "overlap.h"
 #include "repeated.h"
@@ -91,6 +93,12 @@ pybind11::tuple ahead(const std::vector<int64_t>& sizes, const std::vector<int64
   const l1norm::Geometry g = geometry(sizes, strides, strides, strides, dims);
   const l1norm::Ahead a = l1norm::ahead_of(g, &l1norm::Offsets::input, element_size, least_bytes, most_bytes);
   return pybind11::make_tuple(a.runs, a.bytes, a.stride);
+}
+
+void put_stagger(pybind11::dict& d, const l1norm::Stagger& stagger) {
+  if (stagger.groups == 0) return;
+  d["staggered"] = stagger.groups;
+  d["cycles_apart"] = stagger.cycles;
 }
 
 pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool dense, bool aligned, int multiprocessors,
@@ -247,10 +255,31 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["blocks"] = p.two_pass.blocks;
       break;
   }
-  if (p.stagger.groups > 0) {
-    d["staggered"] = p.stagger.groups;
-    d["cycles_apart"] = p.stagger.cycles;
+  put_stagger(d, p.stagger);
+  return d;
+}
+
+// None where other kernels are faster.
+std::optional<pybind11::dict> plan_signs(int64_t rows, int64_t length, int dtype, int multiprocessors,
+                                         int threads_per_multiprocessor, int shared_bytes,
+                                         int shared_bytes_per_multiprocessor, int64_t l2_bytes, int max_cluster,
+                                         int widest_cluster, double bytes_per_cycle) {
+  using namespace l1norm::cuda;
+  const int64_t size = l1norm::element_size(static_cast<l1norm::DType>(dtype));
+  SignsPlan p;
+  if (!l1norm::cuda::plan_signs(
+          rows, length, size,
+          {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor, l2_bytes,
+           max_cluster, widest_cluster, false, bytes_per_cycle},
+          p)) {
+    return std::nullopt;
   }
+  pybind11::dict d;
+  d["threads"] = p.threads;
+  d["cluster"] = p.cluster;
+  d["packs"] = p.packs;
+  d["shared_bytes"] = sign_bytes(p.packs, size);
+  put_stagger(d, p.stagger);
   return d;
 }
 
@@ -309,6 +338,12 @@ PYBIND11_MODULE(_C, m) {
       "2 where they do in the output alone; in_place: results are written where the input is read; rounds: columns "
       "that come round in a dense run, how often, runs of the same columns, how many of them are one row's, elements "
       "from one of those to the next.");
+  m.def("plan_signs", &plan_signs, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"),
+        pybind11::kw_only(), pybind11::arg("multiprocessors"), pybind11::arg("threads_per_multiprocessor"),
+        pybind11::arg("shared_bytes"), pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"),
+        pybind11::arg("max_cluster"), pybind11::arg("widest_cluster"), pybind11::arg("bytes_per_cycle"),
+        "The launch of the kernel that knows gradients of one number, of rows of neighbours; None where other kernels "
+        "are faster. As plan() has it.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
         "'column_tile', 'slab', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan "

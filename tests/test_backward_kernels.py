@@ -257,6 +257,8 @@ def test_gradients_that_repeat_themselves(shape, dim, off, repeating, dtype, cud
 ONE_NUMBER = [
     ((400, 9001), 1),
     ((400, 32_768), 1),
+    ((90, 70_001), 1),
+    ((34, 200_003), 1),
     ((16, 1024, 64), 1),
     ((4, 20_000, 64), 1),
     ((64, 300, 4096), 1),
@@ -265,7 +267,7 @@ ONE_NUMBER = [
 
 
 @pytest.mark.parametrize("number", [-2.5, 0.0, 1e30, math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize(("shape", "dim"), [*ONE_NUMBER, ((700, 2048), 1), ((9, 131_071), 1)])
+@pytest.mark.parametrize(("shape", "dim"), [*ONE_NUMBER, ((700, 2048), 1), ((9, 131_071), 1), ((17, 1_500_001), 1)])
 def test_gradients_that_are_one_number_of_any_kind(shape, dim, number, cuda):
     x = make_rows("randn", *shape)
     x.view(-1)[::7] = 0

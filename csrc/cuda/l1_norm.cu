@@ -24,6 +24,7 @@
 #include "launch.h"
 #include "override.h"
 #include "plan.h"
+#include "plan_signs.h"
 #include "stream.h"
 
 namespace l1norm::cuda {
@@ -321,11 +322,13 @@ bool run_by_one_number(const Call& c, const Device& device, cudaStream_t stream)
   one.grad = c.input;
   lay_grad_as_input(one.geometry);
   if (one.geometry.unit_stride()) {  // of whose kernels no other one takes it: nothing is planned twice
-    const bool takes =
-        wanted_kernel == nullptr && packs_align(one, false) && takes_signs(one.geometry, element_size(c.dtype), device);
+    SignsPlan plan;
+    const bool takes = wanted_kernel == nullptr && packs_align(one, false) &&
+                       plan_signs(one.geometry.rows.count, one.geometry.row.count, element_size(c.dtype), device, plan);
     if (!takes) return false;
     one.starts_early = device.early_starts;
-    check_launch(signs(one, stream));
+    one.stagger = plan.stagger;
+    check_launch(signs(one, plan, stream));
     return true;
   }
   const auto [shape, plan] = planned(one, {}, device);
