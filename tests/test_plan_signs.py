@@ -50,15 +50,24 @@ def test_rows_that_other_kernels_hold_are_theirs(name):
 
 
 @pytest.mark.parametrize("name", WITH_CLUSTERS)
-def test_clusters_are_as_large_as_a_part_asks_for(name):
-    found = [plan_signs(name, 1000, length, torch.float32)["cluster"] for length in (24_576, 49_152, 98_304, 98_308)]
-    assert found == [1, 2, 4, 8]
-    found = [plan_signs(name, 1000, length, torch.bfloat16)["cluster"] for length in (65_536, 131_072, 131_080)]
-    assert found == [1, 2, 4]
+@pytest.mark.parametrize(
+    ("dtype", "most"),
+    [
+        (torch.float32, [5120, 14_336, 49_152]),
+        (torch.float64, [16_384, 65_536, 131_072]),
+        (torch.float16, [12_288, 32_768, 65_536]),
+        (torch.bfloat16, [12_288, 32_768, 65_536]),
+    ],
+)
+def test_clusters_are_as_large_as_a_part_asks_for(name, dtype, most):
+    a_pack = 16 // dtype.itemsize
+    for packs, cluster in zip(most, (1, 2, 4), strict=True):
+        assert plan_signs(name, 1000, packs * a_pack, dtype)["cluster"] == cluster
+        assert plan_signs(name, 1000, (packs + 1) * a_pack, dtype)["cluster"] == 2 * cluster
     # A block a multiprocessor.
     rows = ceil_div(GPUS[name]["multiprocessors"], 8)
-    assert plan_signs(name, rows - 1, 450_001, torch.float32) is None
-    assert plan_signs(name, rows, 450_001, torch.float32)["cluster"] == 8
+    assert plan_signs(name, rows - 1, (most[-1] + 1) * a_pack, dtype) is None
+    assert plan_signs(name, rows, (most[-1] + 1) * a_pack, dtype)["cluster"] == 8
 
 
 def test_rows_beyond_what_signs_have_room_for():
@@ -70,8 +79,10 @@ def test_rows_beyond_what_signs_have_room_for():
 
 
 def test_clusters_begin_one_after_another():
-    plan = plan_signs("H200", 1024, 131_072, torch.float32)
-    # Two blocks a multiprocessor.
-    assert (plan["cluster"], plan["threads"], plan["staggered"]) == (8, 512, 2 * 132 // 8)
-    assert plan["cycles_apart"] == int(131_072 * 4 / GPUS["H200"]["bytes_per_cycle"] * 1.5)
+    # Four blocks of 256 threads a multiprocessor, and two of 512.
+    for dtype, threads, cluster, blocks in ((torch.float32, 256, 4, 4), (torch.float64, 512, 2, 2)):
+        plan = plan_signs("H200", 1024, 131_072, dtype)
+        assert (plan["cluster"], plan["threads"], plan["staggered"]) == (cluster, threads, blocks * 132 // cluster)
+        a_row = 131_072 * dtype.itemsize / GPUS["H200"]["bytes_per_cycle"]
+        assert plan["cycles_apart"] == int(a_row * min(1.5, 4.0 / blocks))
     assert "staggered" not in plan_signs("A100", 1024, 131_072, torch.float32)

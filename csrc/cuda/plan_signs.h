@@ -19,30 +19,46 @@ struct SignsPlan {
 
 constexpr int kSignsThreads = 512;
 // Blocks of so many threads that a multiprocessor has room for. Told of two the compiler takes all their registers and
-// asks for a batch's packs at once; told of none it takes fewer: (131071 float32 0.874 of a copy's speed on an H100).
+// asks for a batch's packs at once; told of none it takes fewer (131071 float32 0.874 of a copy's speed on an H100).
 constexpr int kSignsBlocks = 2;
 
-// Packs of a block's part, at most, if a cluster may be as large as that takes. Of 1 GiB on an H100, of 8192 packs and
-// of half as many: 65535 float32 0.988 and 1.003, float64 0.991 and 0.949, 262143 bfloat16 0.993 and 0.928.
-constexpr int signs_part(int64_t element_size) { return element_size == 4 ? 6144 : 8192; }
+// What a block is to be. Blocks of half as many threads are more of a multiprocessor's, and out of step: 65535 bfloat16
+// in one block 0.97 of a copy's speed on an H200, with all threads 0.87; of doubles 32767 0.94, 0.96.
+struct SignsBlock {
+  int most_threads;
+  // Packs of a part, at most, in one block, in clusters of two and of four. An H100 takes more blocks, whose parts are
+  // smaller, for the better, an H200 fewer: 131071 float64 in two blocks, and in eight, 0.95, 0.93 and 0.91, 0.79;
+  // 65535 float32 in two, and in four, 0.97, 0.99 and 0.97, 0.98.
+  int most_packs[3];
+};
+
+constexpr SignsBlock signs_block(int64_t element_size) {
+  if (element_size == 4) return {256, {5120, 7168, 12288}};
+  if (element_size == 8) return {512, {16384, 32768, 32768}};
+  return {256, {12288, 16384, 16384}};
+}
 
 // Bytes of packs' signs in shared memory.
 constexpr int64_t sign_bytes(int64_t packs, int64_t element_size) { return element_size == 2 ? 2 * packs : packs; }
 
 // False where other kernels are faster. Rows are of neighbours, and their input and output lie alike in packs.
 //
-// Of a copy's speed on an H100, 1 GiB, and in brackets as kernels of rows have it that read a gradient: float32 16384
-// 1.00 (1.01), 32767 0.98 (0.95), 65535 1.00 (0.98), 131071 1.00 (1.00), 262143 1.00 (0.91), 450001 0.98 (0.83),
-// 1000001 0.95 (0.61); doubles 1024 1.00 (0.96), 65535 0.99 (0.86), 131071 1.00 (0.74), 450001 0.95 (0.60); bfloat16
-// 4096 1.00 (0.94), 8191 1.00 (1.01), 65535 0.98 (0.96), 450001 0.96 (0.72); few rows of float32, 100 x 131071 0.92
-// (0.87), 128 x 262143 0.95 (0.84), 20 x 6000001 0.78 (0.42). On an H200, in clusters of one block, 8191 float32 0.96
-// (0.90), 65535 0.92 (0.78), but 4096 0.97 (1.01).
+// Of a copy's speed on an H200, 1 GiB, and in brackets as kernels of rows have it that read a gradient: float32
+// 4096 1.00 (1.01), 8191 0.99 (0.90), 32767 0.99 (0.78), 65535 0.98 (0.78), 131071 0.99 (0.90), 450001 0.94 (0.61);
+// doubles 2048 1.00 (0.76), 32767 0.96 (0.68), 131071 0.91 (0.55); bfloat16 4096 0.92 (0.75), 32767 0.96 (0.78), 65535
+// 0.97 (0.76), 262143 0.93 (0.81). On an H100 float32 8191 0.98 (1.00), 65535 0.99 (0.98), 131071 0.98 (0.99), 450001
+// 0.96 (0.85), 1000001 0.94 (0.61); few rows, 100 x 131071 0.89 (0.89), 300 x 32767 0.92 (0.84), 20 x 3000001 0.79
+// (0.33).
 inline bool plan_signs(int64_t rows, int64_t length, int64_t element_size, const Device& device, SignsPlan& plan) {
   const int64_t least_bytes = element_size == 4 ? 20 << 10 : 8 << 10;
   if (length * element_size < least_bytes || length > INT32_MAX) return false;
   const int64_t packs = length * element_size / kPackBytes;
+  const SignsBlock block = signs_block(element_size);
   int cluster = 1;
-  while (2 * cluster <= device.max_cluster && packs > int64_t{signs_part(element_size)} * cluster) cluster *= 2;
+  for (int64_t most : block.most_packs) {
+    if (2 * cluster > device.max_cluster || packs <= most * cluster) break;
+    cluster *= 2;
+  }
   constexpr int kLinePacks = kLineBytes / kPackBytes;
   const int64_t part = ceil_div(packs, cluster * kLinePacks) * kLinePacks;
   constexpr int kOtherShared = 3 << 10;  // of a block
@@ -52,11 +68,12 @@ inline bool plan_signs(int64_t rows, int64_t length, int64_t element_size, const
   const int least_blocks = cluster == 1 ? 2 : 1;  // a multiprocessor
   if (rows * cluster < int64_t{least_blocks} * device.multiprocessors || rows * cluster > INT32_MAX) return false;
 
-  constexpr int kPacksAThread = 8;
-  const int threads = static_cast<int>(std::clamp<int64_t>(ceil_div(part, kPacksAThread * 32) * 32, 64, kSignsThreads));
+  constexpr int kPacksAThread = 16;
+  const int threads =
+      static_cast<int>(std::clamp<int64_t>(ceil_div(part, kPacksAThread * 32) * 32, 64, block.most_threads));
   const int blocks = std::max(1, std::min(kSignsBlocks * kSignsThreads / threads,
                                           device.shared_bytes_per_multiprocessor / static_cast<int>(shared_bytes)));
-  // 150 x 100001 float32 0.94 of a copy's speed, with a spread of 1 0.87; of 1 GiB up to 0.3% less than with that.
+  // 100 x 131071 float32 0.89 of a copy's speed, with a spread of 1 0.88, of 0 0.87; of 1 GiB up to 1% more likewise.
   constexpr double kSpread = 2.0;
   plan = {cluster, threads, static_cast<int>(part),
           plan_stagger(device, rows, cluster, blocks, static_cast<double>(length * element_size), kSpread)};
