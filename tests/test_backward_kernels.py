@@ -257,8 +257,8 @@ def test_gradients_that_repeat_themselves(shape, dim, off, repeating, dtype, cud
 ONE_NUMBER = [
     ((400, 9001), 1),
     ((400, 32_768), 1),
-    ((90, 70_001), 1),
-    ((34, 200_003), 1),
+    ((300, 70_001), 1),
+    ((80, 200_003), 1),
     ((16, 1024, 64), 1),
     ((4, 20_000, 64), 1),
     ((64, 300, 4096), 1),
@@ -297,23 +297,6 @@ def test_gradients_that_are_one_number_are_not_copied(shape, dim, dtype, cuda):
     if not names:
         pytest.skip("the profiler shows no kernels here")
     assert not any("write_repeated" in name for name in names), names
-
-
-# Of rows that the cache does not hold, a relay's second blocks know no more of the input than signs.
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("packs", [500_003, 9_000_001])
-def test_relays_that_keep_signs_give_the_bits_of_others(dtype, packs, cuda):
-    x, g = (torch.randn(2, packs * 16 // dtype.itemsize + 1, device=cuda).to(dtype) for _ in "xg")
-    x[:, ::5], x[:, 1::7], g[:, ::3] = 0.0, -0.0, 0.0
-    for special in (0.0, math.inf, math.nan):
-        x[1, 12_345] = special
-        m = torch.ops.l1norm.l1_norm_with_denominator(x)[1]
-        results = []
-        for kernel in ("relay", "two_pass"):
-            _C.set_kernel(kernel)
-            results.append(gradient(g, x, m))
-        assert_same_bits(*results)
-        _C.set_kernel("")
 
 
 @pytest.mark.parametrize("kernel", ["resident", "ring", "relay"])

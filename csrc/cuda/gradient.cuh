@@ -4,7 +4,6 @@
 #include "../gradient.h"
 #include "dot.cuh"
 #include "held.cuh"
-#include "signs.cuh"
 
 namespace l1norm::cuda {
 
@@ -264,16 +263,10 @@ class InShared {
   P* mine_;
 };
 
-// Where a thread has its packs of x.
-enum class Keep { kInRegisters, kInShared, kSigns };
-template <typename P, int kPacks, Keep kX>
-using KeptPacks =
-    std::conditional_t<kX == Keep::kInShared, InShared<P, kPacks>,
-                       std::conditional_t<kX == Keep::kSigns, InSigns<P, kPacks>, InRegisters<P, kPacks>>>;
-
-// As Held, of two rows. kAlike: both and the output lie alike in packs, else packs are the output's. kXAccess: of x.
-template <typename T, int kPacks, int kEdge = 1, int kStep = 0, Access kAccess = Access::kOnce,
-          Keep kX = Keep::kInRegisters, bool kAlike = true, Access kXAccess = kAccess>
+// As Held, of two rows. kShared: those of x are in shared memory. kAlike: both and the output lie alike in packs, else
+// packs are the output's.
+template <typename T, int kPacks, int kEdge = 1, int kStep = 0, Access kAccess = Access::kOnce, bool kShared = false,
+          bool kAlike = true>
 struct HeldPair : Share<T, kEdge, kStep> {
   using Base = Share<T, kEdge, kStep>;
   using Base::edge;
@@ -286,12 +279,12 @@ struct HeldPair : Share<T, kEdge, kStep> {
   using Element = T;
   using RowPack = Pack<T, kPack>;
   static constexpr int kHeld = kPacks;
-  static_assert(kAlike || kX == Keep::kInRegisters);
+  static_assert(kAlike || !kShared);
 
   T* y;
   double by;  // what the dot product is scaled by
   RowPack held_g[kPacks];
-  KeptPacks<RowPack, kPacks, kX> held_x;
+  std::conditional_t<kShared, InShared<RowPack, kPacks>, InRegisters<RowPack, kPacks>> held_x;
   Pack<T, 1> edge_g[2 * kEdge], edge_x[2 * kEdge];
 
   // As Held's.
@@ -315,7 +308,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
 #pragma unroll
       for (int u = 0; u < kPacks; ++u) {
         const bool there = this->has(u);
-        held_x.template load<kXAccess>(u, body_x, there);
+        held_x.template load<kAccess>(u, body_x, there);
         held_g[u] = load_pack<kAccess>(body_g, there);
         body_g = next(body_g);
         body_x = next(body_x);
@@ -393,7 +386,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
 // What a thread keeps of a row in either direction.
 template <typename T, bool kBackward, int kPacks, int kEdge, bool kAnyOutput, int kStep, Access kAccess = Access::kOnce,
           bool kAlike = true, int kStart = kPackBytes>
-using RowOf = std::conditional_t<kBackward, HeldPair<T, kPacks, kEdge, kStep, kAccess, Keep::kInRegisters, kAlike>,
+using RowOf = std::conditional_t<kBackward, HeldPair<T, kPacks, kEdge, kStep, kAccess, false, kAlike>,
                                  Held<T, kPacks, kEdge, kAnyOutput, kStep, kAccess, kStart>>;
 
 }  // namespace l1norm::cuda

@@ -55,29 +55,20 @@ __device__ __forceinline__ void publish(double2* slot, const Sum& sum) {
   asm volatile("st.relaxed.gpu.global.v2.f64 [%0], {%1, %2};" ::"l"(slot), "d"(hi), "d"(lo) : "memory");
 }
 
-// What is there by now. kOrders: and what its publisher wrote before release() with it.
-template <bool kOrders = false>
+// What is there by now.
 __device__ __forceinline__ Sum peek(const double2* slot) {
   Sum sum;
-  if constexpr (kOrders) {
-    asm volatile("ld.acquire.gpu.global.v2.f64 {%0, %1}, [%2];" : "=d"(sum.hi), "=d"(sum.lo) : "l"(slot) : "memory");
-  } else {
-    asm volatile("ld.relaxed.gpu.global.v2.f64 {%0, %1}, [%2];" : "=d"(sum.hi), "=d"(sum.lo) : "l"(slot) : "memory");
-  }
+  asm volatile("ld.relaxed.gpu.global.v2.f64 {%0, %1}, [%2];" : "=d"(sum.hi), "=d"(sum.lo) : "l"(slot) : "memory");
   return sum;
 }
-
-// Orders what the block wrote ahead of a barrier, or the thread saw, before what the thread publishes next.
-__device__ __forceinline__ void release() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 __device__ __forceinline__ bool is_unset(const Sum& sum) {
   return __double_as_longlong(sum.hi) == -1 || __double_as_longlong(sum.lo) == -1;
 }
 
-template <bool kOrders = false>
 __device__ __forceinline__ Sum await(const double2* slot) {
   Sum sum;
   do {
-    sum = peek<kOrders>(slot);
+    sum = peek(slot);
   } while (is_unset(sum));
   return sum;
 }

@@ -84,9 +84,7 @@ __global__ void __launch_bounds__(bound<T, kBackward, kPacks>(), kBlocks<T, kBac
     const auto total_of = [&](const Sum& sum) { return cluster_sum<kMany>(sum, sums, cluster); };
     if constexpr (kBackward) {
       __shared__ GradientScale scale;
-      const auto row =
-          hold(Type<HeldPair<T, kPacks, 1, 0, Access::kOnce, kShared ? Keep::kInShared : Keep::kInRegisters, kAlike>>{},
-               1, places, wait);
+      const auto row = hold(Type<HeldPair<T, kPacks, 1, 0, Access::kOnce, kShared, kAlike>>{}, 1, places, wait);
       if (thread == 0) scale = RowDivisor<T>(c, o.denominator).scale(c);
       const Sum total = total_of(row.sum(c));
       if constexpr (kMany) __syncthreads();

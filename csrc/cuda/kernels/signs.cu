@@ -1,13 +1,13 @@
 #include "signs.h"
 
 #include <cstdint>
+#include <type_traits>
 
 #include "../early.cuh"
 #include "../gradient.cuh"
 #include "../held.cuh"
 #include "../launch.h"
 #include "../reduce.cuh"
-#include "../signs.cuh"
 
 namespace l1norm::cuda {
 namespace {
@@ -15,6 +15,21 @@ namespace {
 // Packs of a thread that are on their way at once.
 template <typename T>
 constexpr int kBatch = sizeof(T) == 4 ? 8 : 4;
+constexpr int kSignBits = 2;  // of an element: whether it is no zero, and whether it is negative
+
+// Of a pack.
+template <typename T>
+using Signs = std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>;
+
+template <typename T>
+__device__ __forceinline__ unsigned sign_of(T x) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  Bits bits;
+  memcpy(&bits, &x, sizeof bits);
+  const unsigned negative = static_cast<unsigned>(bits >> (sizeof(T) * 8 - 1));
+  return (static_cast<Bits>(bits << 1) != 0 ? 1u : 0u) | negative << 1;
+}
+
 // What elements become, by their sign.
 template <typename T>
 struct ThreeGradients {
@@ -87,7 +102,10 @@ __global__ void __launch_bounds__(kSignsThreads, kSignsBlocks) kernel(const __gr
         for (int u = 0; u < kBatch<T>; u += kGroup) tally.template add<kGroup>(gradients, batch + u, by);
 #pragma unroll
         for (int u = 0; u < kBatch<T>; ++u) {
-          if (first + u * threads < end) signs[first + u * threads] = static_cast<Signs<T>>(signs_of_pack(batch[u]));
+          unsigned code = 0;
+#pragma unroll
+          for (int k = 0; k < kPack; ++k) code |= sign_of(batch[u][k]) << (k * kSignBits);
+          if (first + u * threads < end) signs[first + u * threads] = static_cast<Signs<T>>(code);
         }
       }
     });
