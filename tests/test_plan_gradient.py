@@ -155,6 +155,16 @@ def test_gradients_of_two_rows_a_multiprocessor_have_more_threads(name):
             assert plan["threads"] == max(ceil_div(min(packs, 1024), 256) * 32, 96)
 
 
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_warps_of_a_ring_have_more_than_two_chunks_of_bfloat16(name):
+    chunks = {}
+    for dtype in (torch.bfloat16, torch.float16):
+        plans = [make_plan(name, 500, length, dtype, backward=True) for length in range(600_000, 2_200_000, 3001)]
+        chunks[dtype] = [plan["chunks"] for plan in plans if plan["kernel"] == "ring"]
+    assert 16 in chunks[torch.float16]
+    assert chunks[torch.bfloat16] == [17 if count == 16 else count for count in chunks[torch.float16]]
+
+
 @pytest.mark.parametrize("dtype", FASTEST, ids=str)
 @pytest.mark.parametrize("name", ["H100", "H200"])
 def test_gradients_get_a_launch_that_measured_fast(name, dtype):

@@ -40,12 +40,14 @@ constexpr int kRingOtherShared = 8 << 10;
 
 // Chunks of a block's part of a row. Gradients of floats take longer ones where they leave 3.5% less empty (200001:
 // 0.911 with 13 of 15 lines, 0.902 with 11 of 18; 2^20: 0.874 with 17, 0.861 with 14; 450001, in 15 or 12: 0.898 and
-// 0.917); those of halves never do (440001 bfloat16: 0.86 in 14, 0.79 in 12; 1200001: 0.84 in 19, 0.73 in 16).
+// 0.917); those of halves never do (440001 bfloat16: 0.86 in 14, 0.79 in 12; 1200001: 0.84 in 19). Of bfloat16 two for
+// each warp are too few (1000001 on an H100: 0.77, with one more 0.94; on an H200 0.59, float16 0.83).
 inline int64_t ring_chunks(const Shape& shape, int64_t lines) {
   const int64_t chunks = ceil_div(lines, ring_chunk_lines(shape.backward)), fewer = ceil_div(lines, kRingLongChunk);
   const auto room = [&](int64_t of) { return of * ceil_div(lines, of); };
   const bool longer = shape.backward && !shape.is_half() && 1035 * room(fewer) < 1000 * room(chunks);
-  return longer ? fewer : chunks;
+  if (longer) return fewer;
+  return shape.backward && shape.dtype == DType::kBFloat16 && chunks == 2 * kRingWarps ? chunks + 1 : chunks;
 }
 
 // In groups of so many blocks. False where a block has no room for its part of a row and a chunk more.
