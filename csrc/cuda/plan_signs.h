@@ -44,7 +44,7 @@ constexpr int64_t sign_bytes(int64_t packs, int64_t element_size) { return eleme
 // False where other kernels are faster. Rows are of neighbours, and their input and output lie alike in packs.
 //
 // Of a copy's speed on an H200, 1 GiB, and in brackets as kernels of rows have it that read a gradient: float32
-// 4096 1.00 (1.01), 8191 0.99 (0.90), 32767 0.99 (0.78), 65535 0.98 (0.78), 131071 0.99 (0.90), 450001 0.94 (0.61);
+// 4096 1.00 (1.01), 8191 0.99 (0.90), 32767 0.99 (0.78), 65535 0.98 (0.78), 131071 0.99 (0.90), 450001 0.96 (0.61);
 // doubles 2048 1.00 (0.76), 32767 0.96 (0.68), 131071 0.91 (0.55); bfloat16 4096 0.92 (0.75), 32767 0.96 (0.78), 65535
 // 0.97 (0.76), 262143 0.93 (0.81). On an H100 float32 8191 0.98 (1.00), 65535 0.99 (0.98), 131071 0.98 (0.99), 450001
 // 0.96 (0.85), 1000001 0.94 (0.61); few rows, 100 x 131071 0.89 (0.89), 300 x 32767 0.92 (0.84), 20 x 3000001 0.79
