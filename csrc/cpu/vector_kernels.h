@@ -285,6 +285,10 @@ struct OfColumns {
   template <typename Operation, typename... Inputs>
   static L1NORM_INLINE void run(const Operation& operation, Element* y, int64_t step, int64_t lines, int64_t n,
                                 bool streaming, const Inputs&... in) {
+    // Where some of near lines are whole lines of the cache and others are not, none are streamed ((7680, 8, 100)
+    // float64 over dim 1: 0.95 ns an element, else 1.24).
+    streaming =
+        streaming && (step >= kLeastStreamed<Element> || step * static_cast<int64_t>(sizeof(Element)) % 64 == 0);
     for (int64_t l = 0; l < lines; ++l) {
       // The begin of a line: from there on the processor guesses what is next.
       if (n > kShort && l + 1 < lines) (ask_for(in.at(l + 1), 1024 / sizeof(Element)), ...);
