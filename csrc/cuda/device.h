@@ -27,4 +27,10 @@ struct Device {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Packs of each of a row's parts, as few whole lines as hold all.
+constexpr int64_t whole_lines(int64_t packs, int64_t parts) {
+  constexpr int kLinePacks = kLineBytes / kPackBytes;
+  return ceil_div(packs, parts * kLinePacks) * kLinePacks;
+}
+
 }  // namespace l1norm::cuda

@@ -101,9 +101,6 @@ constexpr bool takes_one_number(const Plan& plan, const LatticeShape& lattice) {
   return plan.kernel == Kernel::kStrided && !plan.strided.whole && holds_packs(plan.strided);
 }
 
-// Packs of each of a row's parts: whole lines.
-constexpr int64_t split_slice(int64_t packs, int64_t parts) { return ceil_div(packs, parts * 8) * 8; }
-
 // Rows that the device holds all at once, each spread over its share of the multiprocessors.
 inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan) {
   if (!shape.held || shape.backward || shape.rows == 0 || shape.rows > device.multiprocessors) return false;
@@ -112,7 +109,7 @@ inline bool plan_split(const Shape& shape, const Device& device, SplitPlan& plan
   const auto take = [&](int a_thread, int most_shared) {
     const int threads = resident_threads(a_thread);
     const int64_t blocks = std::clamp<int64_t>(packs / (4 * threads), 1, device.multiprocessors / shape.rows);
-    const int64_t each = ceil_div(split_slice(packs, blocks), threads);
+    const int64_t each = ceil_div(whole_lines(packs, blocks), threads);
     plan = {threads, a_thread, static_cast<int>(std::max<int64_t>(each - a_thread, 0)), static_cast<int>(blocks)};
     return plan.shared_packs <= most_shared;
   };

@@ -59,8 +59,7 @@ inline bool plan_signs(int64_t rows, int64_t length, int64_t element_size, const
     if (2 * cluster > device.max_cluster || packs <= most * cluster) break;
     cluster *= 2;
   }
-  constexpr int kLinePacks = kLineBytes / kPackBytes;
-  const int64_t part = ceil_div(packs, cluster * kLinePacks) * kLinePacks;
+  const int64_t part = whole_lines(packs, cluster);
   constexpr int kOtherShared = 3 << 10;  // of a block
   const int64_t shared_bytes = sign_bytes(part, element_size) + kOtherShared;
   if (shared_bytes > device.shared_bytes) return false;

@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(kSignsThreads, kSignsBlocks) kernel(const __gr
   if constexpr (!kMany || kHasClusters) {
     constexpr int kPack = kPackBytes / sizeof(T);
     using RowPack = Pack<T, kPack>;
+    static_assert(sizeof(Signs<T>) == sign_bytes(1, sizeof(T)));
     extern __shared__ __align__(kSharedLine) uint4 memory[];
     __shared__ double2 sums[(kMany ? kMaxCluster : 1) * kSignsThreads / 32];
     __shared__ GradientScale scale;

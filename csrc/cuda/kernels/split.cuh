@@ -64,7 +64,7 @@ cudaError_t launch(const Call& c, const SplitPlan& plan, void* scratch, cudaStre
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
   Sharing s{};
-  s.slice = split_slice(c.geometry.row.count / static_cast<int64_t>(kPackBytes / sizeof(T)), plan.blocks_a_row);
+  s.slice = whole_lines(c.geometry.row.count / static_cast<int64_t>(kPackBytes / sizeof(T)), plan.blocks_a_row);
   s.blocks_a_row = static_cast<unsigned>(plan.blocks_a_row);
   s.sums = static_cast<double2*>(scratch);
   const size_t dynamic = static_cast<size_t>(shared_bytes);
