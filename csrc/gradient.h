@@ -130,37 +130,24 @@ L1NORM_HD double input_gradient(double g, double x, const Gradient& d) {
   return is_finite(result) ? result : g / d.m - through;
 }
 
-// A row's gradient as pairs of floats: enough for half types, whose last place is 2^13 times a float's or more.
-struct PairGradient {
-  float inverse, inverse_low;
-  float through, through_low;
+// A row's gradient in floats: enough for half types, whose last place is 2^13 times a float's or more.
+struct FloatGradient {
+  float inverse, through;
 };
 
-// The float next to x, a normal one, on zero's side.
-L1NORM_HD float toward_zero(double x) {
-#if defined(__CUDA_ARCH__)
-  return __double2float_rz(x);
-#else
-  return static_cast<float>(double_of_bits(bits_of_double(x) & ~((uint64_t{1} << 29) - 1)));
-#endif
-}
-
-// False where pairs have no room for it, and where results must cancel exactly: in rows of one element. inverse_low is
-// above zero, so that its product with what is infinite, or becomes so, is no NaN and has the other's sign.
-L1NORM_HD bool make_pair_gradient(const Gradient& d, PairGradient& pair) {
-  pair.inverse = toward_zero(d.inverse);
-  pair.inverse_low = fmaxf(static_cast<float>(d.inverse - static_cast<double>(pair.inverse)), 0x1p-149f);
-  pair.through = static_cast<float>(d.through);
-  pair.through_low = static_cast<float>(d.through - static_cast<double>(pair.through));
+// False where floats have no room for it, and where results must cancel exactly: in rows of one element.
+L1NORM_HD bool make_float_gradient(const Gradient& d, FloatGradient& floats) {
+  floats = {static_cast<float>(d.inverse), static_cast<float>(d.through)};
   return !d.lone && d.m > 0x1p-100 && d.m < 0x1p100 && fabs(d.through) < 0x1p120;
 }
 
-// Rounded twice to a float, within 2^-23 of |g / m| + |through|, before it is rounded to a half type. sign: sgn(x).
-L1NORM_HD float gradient_by_sign(float g, float sign, const PairGradient& pair) {
-  return fmaf(g, pair.inverse, -sign * pair.through) + fmaf(g, pair.inverse_low, -sign * pair.through_low);
+// Within 2^-23 of |g / m| + |through|, as each of both and their difference is rounded to a float, before it is rounded
+// to a half type. sign: sgn(x).
+L1NORM_HD float gradient_by_sign(float g, float sign, const FloatGradient& d) {
+  return fmaf(g, d.inverse, -sign * d.through);
 }
-L1NORM_HD float input_gradient(float g, float x, const PairGradient& pair) {
-  return gradient_by_sign(g, x == 0.0f ? 0.0f : copysignf(1.0f, x), pair);
+L1NORM_HD float input_gradient(float g, float x, const FloatGradient& d) {
+  return gradient_by_sign(g, x == 0.0f ? 0.0f : copysignf(1.0f, x), d);
 }
 
 }  // namespace l1norm

@@ -93,30 +93,30 @@ struct Backward {
     }
   }
 
-  // inverse, inverse_low, through, through_low, m, pairs; the divisors' gradients; scales of products.
-  static constexpr int64_t kNumbers = 8;
+  // inverse, inverse_low, through, through_low, m; the divisors' gradients; scales of products.
+  static constexpr int64_t kNumbers = 7;
 
-  static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4], a[5], a.space}; }
+  static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4]}; }
 
   // neighbours: the rows' denominators are, in that order.
   template <typename Value, typename Spread>
   static void open(const Call& c, const int64_t* denominators, int64_t rows, bool neighbours, const Numbers& a,
                    const Spread& spread) {
     read<Value>(c.denominator, denominators, rows, neighbours, a[4]);
-    read<Value>(c.grad_denominator, denominators, rows, neighbours, a[6]);
+    read<Value>(c.grad_denominator, denominators, rows, neighbours, a[5]);
     if constexpr (sizeof(Value) == sizeof(double)) {
-      for (int64_t i = 0; i < rows; ++i) a[7][i] = dot_scale<Value>(a[4][i], c.count);
+      for (int64_t i = 0; i < rows; ++i) a[6][i] = dot_scale<Value>(a[4][i], c.count);
     }
-    for (int k : {4, 6}) spread(a[k]);
-    if constexpr (sizeof(Value) == sizeof(double)) spread(a[7]);
+    for (int k : {4, 5}) spread(a[k]);
+    if constexpr (sizeof(Value) == sizeof(double)) spread(a[6]);
   }
 
   static void sum(const LineKernels& kernels, const LinesOf& from, const Extent& extent, const Numbers& a, Sums sums) {
-    kernels.dot(from.grad, from.input, extent, a[7], sums);
+    kernels.dot(from.grad, from.input, extent, a[6], sums);
   }
 
   static void finish(const Call& c, const Kernels& kernels, int64_t columns, Sums sums, const Numbers& a) {
-    kernels.make_gradients(sums, a[4], a[6], columns, c.count, c.eps, gradients(a));
+    kernels.make_gradients(sums, a[4], a[5], columns, c.count, c.eps, gradients(a));
   }
 
   template <typename Value>
@@ -129,7 +129,7 @@ struct Backward {
 
   static void at_once(const Call& c, const Kernels& kernels, const LinesOf& from, const LinesTo& y,
                       const Extent& extent, Sums, const Numbers& a, bool streaming) {
-    kernels.normalize_backward(from.grad, from.input, y, extent, a[7], a[4], a[6], c.count, c.eps, streaming);
+    kernels.normalize_backward(from.grad, from.input, y, extent, a[6], a[4], a[5], c.count, c.eps, streaming);
   }
 };
 

@@ -50,28 +50,23 @@ struct Divisors {
 // A Gradient's fields.
 struct Gradients {
   double *inverse, *inverse_low, *through, *through_low, *m;  // the low ones of doubles alone
-  // Of half types: a PairGradient's, and not 0 where it has room.
-  float *pair_inverse, *pair_inverse_low, *pair_through, *pair_through_low;
-  double* pairs;
+  // Of half types: a FloatGradient's, whose inverse is 0 where it has no room.
+  float *float_inverse, *float_through;
 
-  // Of arrays of so many doubles each. Pairs have the place of low parts.
-  Gradients(double* inverse_, double* inverse_low_, double* through_, double* through_low_, double* m_, double* pairs_,
-            int64_t space)
+  // Floats have the place of low parts.
+  Gradients(double* inverse_, double* inverse_low_, double* through_, double* through_low_, double* m_)
       : inverse(inverse_),
         inverse_low(inverse_low_),
         through(through_),
         through_low(through_low_),
         m(m_),
-        pair_inverse(reinterpret_cast<float*>(inverse_low)),
-        pair_inverse_low(pair_inverse + space),
-        pair_through(reinterpret_cast<float*>(through_low)),
-        pair_through_low(pair_through + space),
-        pairs(pairs_) {}
+        float_inverse(reinterpret_cast<float*>(inverse_low)),
+        float_through(reinterpret_cast<float*>(through_low)) {}
 
   Gradients from(int64_t i) const {
     Gradients g = *this;
-    for (double** p : {&g.inverse, &g.inverse_low, &g.through, &g.through_low, &g.m, &g.pairs}) *p += i;
-    for (float** p : {&g.pair_inverse, &g.pair_inverse_low, &g.pair_through, &g.pair_through_low}) *p += i;
+    for (double** p : {&g.inverse, &g.inverse_low, &g.through, &g.through_low, &g.m}) *p += i;
+    for (float** p : {&g.float_inverse, &g.float_through}) *p += i;
     return g;
   }
 };

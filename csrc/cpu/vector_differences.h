@@ -8,38 +8,30 @@ L1NORM_INLINE Doubles signed_as(Doubles x, Doubles magnitude) {
   return as<Doubles>(((as<Longs>(x) & INT64_MIN) ^ as<Longs>(magnitude)) & (x != 0.0));
 }
 
-// Which types' gradients end in pairs of floats.
+// Which types' gradients end in floats.
 template <typename Type>
-constexpr bool kPairs = sizeof(typename Type::Element) == 2;
+constexpr bool kInFloats = sizeof(typename Type::Element) == 2;
 
-// The float next to x, a normal one, on zero's side.
-L1NORM_INLINE Floats toward_zero(Doubles x) { return to_floats(as<Doubles>(as<Longs>(x) & ~((int64_t{1} << 29) - 1))); }
-
-// Whether pairs have room for a gradient, as make_pair_gradient() says.
-template <typename Type>
-L1NORM_INLINE Longs have_pairs(Doubles m, Doubles through, bool lone) {
-  if (lone || !kPairs<Type>) return Longs{};
+// Whether floats have room for a gradient, as make_float_gradient() says.
+L1NORM_INLINE Longs fit_floats(Doubles m, Doubles through, bool lone) {
+  if (lone) return Longs{};
   return (m > 0x1p-100) & (m < 0x1p100) & (through < 0x1p120) & (through > -0x1p120);
 }
 
-// input_gradient() by pairs.
+// input_gradient() in floats.
 template <int lanes>
-L1NORM_INLINE FloatsOf<lanes> by_pairs(FloatsOf<lanes> g, FloatsOf<lanes> x, FloatsOf<lanes> inverse,
-                                       FloatsOf<lanes> inverse_low, FloatsOf<lanes> through,
-                                       FloatsOf<lanes> through_low) {
+L1NORM_INLINE FloatsOf<lanes> by_floats(FloatsOf<lanes> g, FloatsOf<lanes> x, FloatsOf<lanes> inverse,
+                                        FloatsOf<lanes> through) {
   // A zero's product is one of the other's sign.
-  const IntsOf<lanes> sign = IntsOf<lanes>{} + INT32_MIN, of_x = as<IntsOf<lanes>>(x) & sign;
-  const auto signed_as_x = [&](FloatsOf<lanes> v) {
-    const IntsOf<lanes> bits = as<IntsOf<lanes>>(v);
-    return as<FloatsOf<lanes>>((x != 0.0f) ? of_x ^ bits : bits & sign);
-  };
-  return fused(g, inverse, -signed_as_x(through)) + fused(g, inverse_low, -signed_as_x(through_low));
+  const IntsOf<lanes> sign = IntsOf<lanes>{} + INT32_MIN, bits = as<IntsOf<lanes>>(through);
+  const IntsOf<lanes> product = (x != 0.0f) ? (as<IntsOf<lanes>>(x) & sign) ^ bits : bits & sign;
+  return fused(g, inverse, -as<FloatsOf<lanes>>(product));
 }
 
-// Without pairs: PairDifferences has those.
+// Without floats: FloatDifferences has those.
 template <typename Type>
 struct RowGradient {
-  static constexpr bool kPairs = false;
+  static constexpr bool kInFloats = false;
 
   Gradient d;
 
@@ -52,30 +44,29 @@ struct RowGradient {
 
 template <typename Type>
 struct ColumnGradients {
-  static constexpr bool kPairs = cpu::kPairs<Type>;
+  static constexpr bool kInFloats = cpu::kInFloats<Type>;
 
   Gradients d;
 
-  // A row of one element is one without pairs.
+  // A row of one element is one without floats.
   L1NORM_INLINE Gradient at(int64_t i) const {
     constexpr bool kLow = kOfDoubles<Type>;
-    return {d.inverse[i],     kLow ? d.inverse_low[i] : 0.0, d.through[i], kLow ? d.through_low[i] : 0.0, d.m[i],
-            d.pairs[i] == 0.0};
+    return {d.inverse[i], kLow ? d.inverse_low[i] : 0.0,          d.through[i], kLow ? d.through_low[i] : 0.0,
+            d.m[i],       kInFloats && d.float_inverse[i] == 0.0f};
   }
   L1NORM_INLINE Doubles inverse(int64_t i) const { return load<Doubles>(d.inverse + i); }
   L1NORM_INLINE Doubles inverse_low(int64_t i) const { return load<Doubles>(d.inverse_low + i); }
   L1NORM_INLINE Doubles through(int64_t i) const { return load<Doubles>(d.through + i); }
   L1NORM_INLINE Doubles through_low(int64_t i) const { return load<Doubles>(d.through_low + i); }
-  L1NORM_INLINE Longs pairs(int64_t i) const { return load<Doubles>(d.pairs + i) != 0.0; }
-  L1NORM_INLINE Floats by_pairs(int64_t i, Floats g, Floats x) const {
-    return cpu::by_pairs<kLanes>(g, x, load<Floats>(d.pair_inverse + i), load<Floats>(d.pair_inverse_low + i),
-                                 load<Floats>(d.pair_through + i), load<Floats>(d.pair_through_low + i));
+  L1NORM_INLINE Ints in_floats(int64_t i) const { return load<Floats>(d.float_inverse + i) != 0.0f; }
+  L1NORM_INLINE Floats by_floats(int64_t i, Floats g, Floats x) const {
+    return cpu::by_floats<kLanes>(g, x, load<Floats>(d.float_inverse + i), load<Floats>(d.float_through + i));
   }
 };
 
-// Of a row of halves with pairs.
+// Of a row of halves in floats.
 template <typename Type>
-struct PairDifferences {
+struct FloatDifferences {
   using Element = typename Type::Element;
   template <int vectors>
   static constexpr int kWidth = vectors % 2 == 0 ? 2 * kLanes : kLanes;
@@ -83,7 +74,7 @@ struct PairDifferences {
   using Result = typename ResultOf<Element, kWidth<vectors>>::type;
 
   Gradient gradient;
-  PairGradient pair;
+  FloatGradient floats;
 
   void each(int64_t, const Element* g, const Element* x, Element* y, int64_t n) const {
     for (int64_t k = 0; k < n; ++k) y[k] = Type::differentiate(g[k], x[k], gradient);
@@ -94,9 +85,9 @@ struct PairDifferences {
     constexpr int kStep = kWidth<vectors>;
     using Vector = FloatsOf<kStep>;
     for (int k = 0; k < vectors * kLanes / kStep; ++k) {
-      y[k] = Type::template round<kStep>(by_pairs<kStep>(
-          Type::template load_floats<kStep>(g + k * kStep), Type::template load_floats<kStep>(x + k * kStep),
-          Vector{} + pair.inverse, Vector{} + pair.inverse_low, Vector{} + pair.through, Vector{} + pair.through_low));
+      y[k] = Type::template round<kStep>(by_floats<kStep>(Type::template load_floats<kStep>(g + k * kStep),
+                                                          Type::template load_floats<kStep>(x + k * kStep),
+                                                          Vector{} + floats.inverse, Vector{} + floats.through));
     }
     return true;
   }
@@ -132,17 +123,18 @@ struct Differences {
         wrong |= (through - through != 0.0) | (y[k] - y[k] != 0.0);
       } else {
         const Floats g = Type::load_floats(gradients + k * kLanes), v = Type::load_floats(x + k * kLanes);
-        Longs pairs = {};
+        Ints in_floats = {};
         Floats result = {};
-        if constexpr (Gradient::kPairs) {
-          pairs = gradient.pairs(at);
-          result = gradient.by_pairs(at, g, v);
+        if constexpr (Gradient::kInFloats) {
+          in_floats = gradient.in_floats(at);
+          result = gradient.by_floats(at, g, v);
         }
-        if (!Gradient::kPairs || any(~pairs)) {
+        if (!Gradient::kInFloats || any(~in_floats)) {
           const Doubles d = to_doubles(g) * inverse - signed_as(to_doubles(v), through);
-          wrong |= ~pairs & (through - through != 0.0);
-          if constexpr (!Type::kRoundsNaN) wrong |= ~pairs & (d != d);
-          result = __builtin_convertvector(pairs, Ints) ? result : to_floats(d);
+          const Longs in_doubles = __builtin_convertvector(~in_floats, Longs);
+          wrong |= in_doubles & (through - through != 0.0);
+          if constexpr (!Type::kRoundsNaN) wrong |= in_doubles & (d != d);
+          result = in_floats ? result : to_floats(d);
         }
         y[k] = Type::round(result);
       }
@@ -167,7 +159,6 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
         to.through[k] = d.through;
         to.through_low[k] = d.through_low;
         to.m[k] = d.m;
-        to.pairs[k] = 0.0;
       }
     } else {
       const Doubles m = load<Doubles>(ms + i), h = load<Doubles>(hs + i), value = Doubles{} + count.value;
@@ -184,14 +175,9 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
       const Doubles kept = clamped ? Doubles{} : through;
       store(to.through + i, kept);
       store(to.m + i, m);
-      store(to.pairs + i, have_pairs<Type>(m, kept, count.lone) ? Doubles{} + 1.0 : Doubles{});
-      if constexpr (kPairs<Type>) {
-        const Floats first = toward_zero(inverse), second = to_floats(kept);
-        const Floats low = to_floats(inverse - to_doubles(first)), least = Floats{} + 0x1p-149f;
-        store(to.pair_inverse + i, first);
-        store(to.pair_inverse_low + i, low > least ? low : least);
-        store(to.pair_through + i, second);
-        store(to.pair_through_low + i, to_floats(kept - to_doubles(second)));
+      if constexpr (kInFloats<Type>) {
+        store(to.float_inverse + i, to_floats(fit_floats(m, kept, count.lone) ? inverse : Doubles{}));
+        store(to.float_through + i, to_floats(kept));
       }
     }
   }

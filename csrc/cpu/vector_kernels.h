@@ -68,10 +68,9 @@ struct OfRows {
       const auto run_line_of = [&](const auto& differences) {
         run_any_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
       };
-      if constexpr (kPairs<Type>) {
-        if (d.pairs[l] != 0.0) {
-          run_line_of(PairDifferences<Type>{
-              gradient, {d.pair_inverse[l], d.pair_inverse_low[l], d.pair_through[l], d.pair_through_low[l]}});
+      if constexpr (kInFloats<Type>) {
+        if (d.float_inverse[l] != 0.0f) {
+          run_line_of(FloatDifferences<Type>{gradient, {d.float_inverse[l], d.float_through[l]}});
           continue;
         }
       }
@@ -178,9 +177,9 @@ struct OfColumns {
   static void normalize_backward(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e,
                                  const double* scales, const double* m, const double* h, Count count, double eps,
                                  bool streaming) {
-    alignas(64) double numbers[8][kAtOnce + kLanes];
+    alignas(64) double numbers[7][kAtOnce + kLanes];
     const Sums s{numbers[0], numbers[1]};
-    const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], kAtOnce + kLanes};
+    const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]};
     each_part(e, [&](int64_t column, int64_t columns, const auto& each_group) {
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
         make_sums(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),

@@ -212,8 +212,8 @@ struct FloatType {
 };
 
 L1NORM_INLINE float half_gradient(float g, float x, const Gradient& d) {
-  PairGradient pair;
-  return make_pair_gradient(d, pair) ? input_gradient(g, x, pair) : input_gradient(g, x, d);
+  FloatGradient floats;
+  return make_float_gradient(d, floats) ? input_gradient(g, x, floats) : input_gradient(g, x, d);
 }
 
 // Half types are read and rounded in vectors of kLanes or twice as many.

@@ -45,8 +45,8 @@ __device__ __forceinline__ uint32_t signs_of(uint32_t x) {
 
 // Of two neighbours, by a row each.
 template <typename T>
-__device__ __forceinline__ uint32_t input_gradients(uint32_t g, uint32_t x, const PairGradient& first,
-                                                    const PairGradient& second) {
+__device__ __forceinline__ uint32_t input_gradients(uint32_t g, uint32_t x, const FloatGradient& first,
+                                                    const FloatGradient& second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {  // of which such GPUs compare no pairs
     return narrow_pair<T>(input_gradient(widen_first<T>(g), widen_first<T>(x), first),
@@ -60,14 +60,14 @@ __device__ __forceinline__ uint32_t input_gradients(uint32_t g, uint32_t x, cons
 
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const Pack<T, N>& x,
-                                                      const PairGradient& pair) {
+                                                      const FloatGradient& d) {
   if constexpr (Pack<T, N>::kPairs) {
     Pack<T, N> result;
 #pragma unroll
-    for (int u = 0; u < N / 2; ++u) result.units[u] = input_gradients<T>(g.units[u], x.units[u], pair, pair);
+    for (int u = 0; u < N / 2; ++u) result.units[u] = input_gradients<T>(g.units[u], x.units[u], d, d);
     return result;
   } else {
-    return make_pack<T, N>([&](int k) { return narrow<T>(input_gradient(widen_at(g, k), widen_at(x, k), pair)); });
+    return make_pack<T, N>([&](int k) { return narrow<T>(input_gradient(widen_at(g, k), widen_at(x, k), d)); });
   }
 }
 
@@ -75,8 +75,8 @@ __device__ __forceinline__ Pack<T, N> input_gradients(const Pack<T, N>& g, const
 template <typename T, typename Write>
 __device__ __forceinline__ void with_gradient(const Gradient& d, const Write& write) {
   if constexpr (sizeof(T) == 2) {
-    PairGradient pair;
-    if (make_pair_gradient(d, pair)) return write(pair);
+    FloatGradient floats;
+    if (make_float_gradient(d, floats)) return write(floats);
   }
   write(d);
 }
@@ -96,18 +96,19 @@ struct Slope {
 };
 template <typename T>
 struct HalfSlope {
-  PairGradient pair;
+  FloatGradient floats;  // their inverse is 0 where they have no room
   double inverse, through;
-  bool paired;
 
   HalfSlope() = default;
-  __device__ __forceinline__ explicit HalfSlope(const Gradient& d)
-      : inverse(d.inverse), through(d.through), paired(make_pair_gradient(d, pair)) {}
+  __device__ __forceinline__ explicit HalfSlope(const Gradient& d) : inverse(d.inverse), through(d.through) {
+    if (!make_float_gradient(d, floats)) floats.inverse = 0.0f;
+  }
+  __device__ __forceinline__ bool in_floats() const { return floats.inverse != 0.0f; }
 
   __device__ __forceinline__ T gradient(T g, T x) const {
     const float of_g = widen(g), of_x = widen(x);
-    return narrow<T>(paired
-                         ? input_gradient(of_g, of_x, pair)
+    return narrow<T>(in_floats()
+                         ? input_gradient(of_g, of_x, floats)
                          : input_gradient(of_g, of_x, {inverse, 0.0, through, 0.0, 0.0, false}, 0.0 * fabs(through)));
   }
 };
@@ -144,17 +145,17 @@ __device__ __forceinline__ void differentiate_beside(const Slope<T>* const (&slo
     return make_pack<T, N>([&](int k) { return slopes[k]->gradient(few_g[k], few_x[k]); });
   };
   if constexpr (sizeof(T) == 2) {
-    const bool paired = slopes[0]->paired && slopes[N - 1]->paired;
-    const auto by_pairs = [&](int u) {
+    const bool in_floats = slopes[0]->in_floats() && slopes[N - 1]->in_floats();
+    const auto by_floats = [&](int u) {
       if constexpr (N == 2) {
-        return Few{{input_gradients<T>(grads[u].units[0], values[u].units[0], slopes[0]->pair, slopes[1]->pair)}};
+        return Few{{input_gradients<T>(grads[u].units[0], values[u].units[0], slopes[0]->floats, slopes[1]->floats)}};
       } else {
-        return input_gradients(grads[u], values[u], slopes[0]->pair);
+        return input_gradients(grads[u], values[u], slopes[0]->floats);
       }
     };
-    if (paired) {
+    if (in_floats) {
 #pragma unroll
-      for (int u = 0; u < kCount; ++u) values[u] = by_pairs(u);
+      for (int u = 0; u < kCount; ++u) values[u] = by_floats(u);
     } else {
       // In a loop, as it is rare.
 #pragma unroll 1

@@ -37,7 +37,7 @@ constexpr int slab_room(int packs) { return (packs + 2 * kSlabLine - 2) / kSlabL
 
 // Of what finishes a column: its result, and its sum.
 constexpr int slab_result_bytes(bool backward, int64_t element_size) {
-  if (backward) return element_size == 2 ? 40 : element_size == 4 ? 16 : 48;
+  if (backward) return element_size == 2 ? 24 : element_size == 4 ? 16 : 48;
   return 16 + (element_size == 2 ? 12 : element_size == 4 ? 28 : 32);
 }
 // Of what a row's gradient is scaled by.
