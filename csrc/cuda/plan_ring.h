@@ -36,7 +36,7 @@ constexpr int ring_chunk_lines(bool backward) { return backward ? 15 : 31; }
 // Backward, of which 48 do.
 constexpr int kRingLongChunk = 18;
 // Shared memory beside the chunks: what warps tell each other.
-constexpr int kRingOtherShared = 8 << 10;
+constexpr int kRingOtherShared = 9 << 10;
 
 // Chunks of a block's part of a row. Gradients of floats take longer ones where they leave 3.5% less empty (200001:
 // 0.911 with 13 of 15 lines, 0.902 with 11 of 18; 2^20: 0.874 with 17, 0.861 with 14; 450001, in 15 or 12: 0.898 and

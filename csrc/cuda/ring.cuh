@@ -66,18 +66,20 @@ struct RowInRing {
   std::conditional_t<kBackward, Gradient, Sum> total;
 };
 
-// Whole packs of a row, in a chunk's bytes from `skipped` on.
-struct Chunk {
-  int64_t begin;  // byte of the row
-  int skipped;
-  int bytes;
+// Whole packs of a row in a chunk: what the warp that loads them tells the others.
+struct alignas(16) Chunk {
+  int64_t to;  // where the first one's result goes, from the output on
+  int place;   // of the first one, in the memory of stages
+  int16_t packs;
+  bool edge;  // whether elements of the row outside the packs go with it
 };
+static_assert(sizeof(Chunk) == 16);
 
 template <typename T, bool kBackward>
 struct Memory {
   Barriers barriers;
+  Chunk chunks[kRingStages];
   RowInRing<T, kBackward> rows[kRingRows];
-  int chunk_bytes;
 
   __device__ __forceinline__ void start(const Launch& l) {
     if (threadIdx.x == 0) {
@@ -90,54 +92,46 @@ struct Memory {
         start_barrier(shared_address(&barriers.total[s]), 1);
         rows[s].there = 0;
       }
-      chunk_bytes = l.plan.chunk_bytes;
       show_barriers();
     }
     __syncthreads();
   }
 
-  __device__ __forceinline__ unsigned char* input(int stage, const Chunk& chunk) const {
-    extern __shared__ __align__(kSharedLine) unsigned char stages[];
-    return stages + stage * (kBackward ? 2 : 1) * chunk_bytes + chunk.skipped;
-  }
-  __device__ __forceinline__ unsigned char* grad(int stage, const Chunk& chunk) const {
-    return input(stage, chunk) + chunk_bytes;
+  // In one read.
+  __device__ __forceinline__ Chunk chunk(int stage) const {
+    const uint4 bits = reinterpret_cast<const uint4&>(chunks[stage]);
+    Chunk chunk;
+    memcpy(&chunk, &bits, sizeof chunk);
+    return chunk;
   }
 };
 
-// A row, as this block sees it: in bytes from its start.
-template <typename T, bool kBackward>
-struct Row {
-  static constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T));
-  using RowPack = Pack<T, kPack>;
+// What is at that place of the memory of stages.
+__device__ __forceinline__ unsigned char* staged(int place) {
+  extern __shared__ __align__(kSharedLine) unsigned char stages[];
+  return stages + place;
+}
 
-  Offsets offsets;
+// A row, as this block sees it: in bytes from its start.
+template <typename T>
+struct Row {
   const unsigned char *x, *g;
-  unsigned char* y;
+  int64_t y;                      // from the output on
   int64_t from, head, tail, end;  // of the block's part, of the first pack, behind the last one, of the row
   int chunk_bytes, last;          // chunk
+  int first_pack, behind_packs;   // of the block's part, in bytes from its start
   bool begins, ends;              // the row, here
 
   __device__ __forceinline__ Row(const Call& c, const Ring& ring, unsigned row)
-      : offsets(c.geometry.rows.at(row)),
-        x(place(c.input, offsets.input)),
-        g(place(c.grad, offsets.grad)),
-        y(const_cast<unsigned char*>(place(c.output, offsets.output))),
-        end(c.geometry.row.count * static_cast<int64_t>(sizeof(T))),
-        chunk_bytes(ring.chunk_bytes),
-        last(ring.chunks - 1),
-        begins(ring.rank == 0),
-        ends(ring.rank == ring.blocks - 1) {
-    const int past = static_cast<int>(reinterpret_cast<uintptr_t>(x)) & (kLineBytes - 1);
-    from = static_cast<int64_t>(ring.rank) * ring.chunks * chunk_bytes - past;
-    head = min(static_cast<int64_t>(-past & (kPackBytes - 1)), end);
-    tail = max(end - ((past + end) & (kPackBytes - 1)), head);
-  }
+      : Row(c, ring, c.geometry.rows.at(row)) {}
 
-  __device__ __forceinline__ Chunk chunk(int k) const {
-    const int64_t start = from + static_cast<int64_t>(k) * chunk_bytes;
-    const int64_t begin = max(start, head), stop = min(start + chunk_bytes, tail);
-    return {begin, static_cast<int>(begin - start), begin < stop ? static_cast<int>(stop - begin) : 0};
+  // stage: the place of its memory.
+  __device__ __forceinline__ Chunk chunk(int k, int stage) const {
+    const int start = k * chunk_bytes;
+    const auto in_part = [&](int at) { return min(max(at, first_pack), behind_packs); };
+    const int begin = in_part(start), bytes = in_part(start + chunk_bytes) - begin;
+    const bool edge = (begins && k == 0 && head > 0) || (ends && k == last && tail < end);
+    return {y + from + begin, stage + begin - start, static_cast<int16_t>(bytes / kPackBytes), edge};
   }
 
   // The lane's element outside the packs that goes with the block's chunk k; negative for none.
@@ -148,17 +142,48 @@ struct Row {
   }
 
  private:
+  __device__ __forceinline__ Row(const Call& c, const Ring& ring, const Offsets& offsets)
+      : x(place(c.input, offsets.input)),
+        g(place(c.grad, offsets.grad)),
+        y(offsets.output * static_cast<int64_t>(sizeof(T))),
+        end(c.geometry.row.count * static_cast<int64_t>(sizeof(T))),
+        chunk_bytes(ring.chunk_bytes),
+        last(ring.chunks - 1),
+        begins(ring.rank == 0),
+        ends(ring.rank == ring.blocks - 1) {
+    const int past = static_cast<int>(reinterpret_cast<uintptr_t>(x)) & (kLineBytes - 1);
+    from = static_cast<int64_t>(ring.rank) * ring.chunks * chunk_bytes - past;
+    head = min(static_cast<int64_t>(-past & (kPackBytes - 1)), end);
+    tail = max(end - ((past + end) & (kPackBytes - 1)), head);
+    const int64_t part = int64_t{ring.chunks} * chunk_bytes;
+    const auto in_part = [&](int64_t at) { return static_cast<int>(min(max(at - from, int64_t{0}), part)); };
+    first_pack = in_part(head);
+    behind_packs = in_part(tail);
+  }
+
   static __device__ __forceinline__ const unsigned char* place(const void* start, int64_t offset) {
     return static_cast<const unsigned char*>(start) + offset * static_cast<int64_t>(sizeof(T));
   }
 };
 
-template <typename T>
-__device__ __forceinline__ Pack<T, 1> element_at(const unsigned char* row, int64_t at) {
-  return {{*reinterpret_cast<const T*>(row + at)}};
-}
+// The lane's element of a row outside the packs of a chunk.
+template <typename T, bool kBackward>
+struct Edge {
+  Pack<T, 1> x{}, g{};
+  Pack<T, 1>* to = nullptr;  // where its result goes, if there is one
 
-// A warp's chunk.
+  __device__ __forceinline__ Edge(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk) {
+    if (!chunk.edge) return;
+    const Row<T> at(c, ring, row);
+    const int64_t edge = at.edge(k);
+    if (edge < 0) return;
+    x = {{*reinterpret_cast<const T*>(at.x + edge)}};
+    if constexpr (kBackward) g = {{*reinterpret_cast<const T*>(at.g + edge)}};
+    to = reinterpret_cast<Pack<T, 1>*>(static_cast<unsigned char*>(c.output) + at.y + edge);
+  }
+};
+
+// A warp's chunk, once it is there.
 template <typename T, bool kBackward>
 class WarpChunk;
 
@@ -175,41 +200,43 @@ class WarpChunk<T, false> {
     then(Finish{total, Quotient<T>(total, c.count, c.eps)});
   }
 
-  __device__ __forceinline__ WarpChunk(const Row<T, false>& row, const Memory<T, false>& memory, int stage, int k)
-      : row_(&row), edge_(row.edge(k)) {
-    if (edge_ >= 0) element_ = element_at<T>(row.x, edge_);
-    using RowPack = typename HeldInShared<T>::RowPack;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const Chunk chunk = row.chunk(k);
-    packs_ = {nullptr, reinterpret_cast<RowPack*>(row.y + chunk.begin) + lane,
-              reinterpret_cast<RowPack*>(memory.input(stage, chunk)) + lane, 32, chunk.bytes / kPackBytes - lane};
-  }
+  // The k-th of the block's in a row.
+  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, const Memory<T, false>& memory, unsigned row,
+                                       int k, int stage)
+      : WarpChunk(c, ring, row, k, memory.chunk(stage)) {}
 
   template <typename Sums>
   __device__ __forceinline__ void add(Sums& tally, Least<T>& least, double) const {
-    if (edge_ >= 0) {
-      note_first<1>(tally, least, &element_);
-      tally.template add<1>(&element_);
+    if (edge_.to != nullptr) {
+      note_first<1>(tally, least, &edge_.x);
+      tally.template add<1>(&edge_.x);
     }
     packs_.add(tally, least);
   }
 
   __device__ __forceinline__ void write(const Finish& finish, const Call& c) const {
-    if (edge_ >= 0) {
+    if (edge_.to != nullptr) {
       Pack<T, 1> result;
-      if (!finish.quotient.divide(element_, result)) {
-        result.units[0] = exact_quotient(element_[0], exact_divisor<T>(finish.total, c));
+      if (!finish.quotient.divide(edge_.x, result)) {
+        result.units[0] = exact_quotient(edge_.x[0], exact_divisor<T>(finish.total, c));
       }
-      *reinterpret_cast<Pack<T, 1>*>(row_->y + edge_) = result;
+      *edge_.to = result;
     }
     packs_.divide(finish.quotient, finish.total, c);
   }
 
  private:
-  const Row<T, false>* row_;
-  int64_t edge_;
-  Pack<T, 1> element_{};
+  using RowPack = typename HeldInShared<T>::RowPack;
+
+  Edge<T, false> edge_;
   HeldInShared<T> packs_;
+
+  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk)
+      : edge_(c, ring, row, k, chunk) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    packs_ = {nullptr, reinterpret_cast<RowPack*>(static_cast<unsigned char*>(c.output) + chunk.to) + lane,
+              reinterpret_cast<RowPack*>(staged(chunk.place)) + lane, 32, chunk.packs - lane};
+  }
 };
 
 template <typename T>
@@ -220,24 +247,15 @@ class WarpChunk<T, true> {
     with_gradient<T>(total, then);
   }
 
-  __device__ __forceinline__ WarpChunk(const Row<T, true>& row, const Memory<T, true>& memory, int stage, int k)
-      : row_(&row), edge_(row.edge(k)) {
-    if (edge_ >= 0) {
-      element_x_ = element_at<T>(row.x, edge_);
-      element_g_ = element_at<T>(row.g, edge_);
-    }
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const Chunk chunk = row.chunk(k);
-    x_ = reinterpret_cast<const RowPack*>(memory.input(stage, chunk)) + lane;
-    g_ = reinterpret_cast<const RowPack*>(memory.grad(stage, chunk)) + lane;
-    y_ = reinterpret_cast<RowPack*>(row.y + chunk.begin) + lane;
-    end_ = chunk.bytes / kPackBytes - lane;
-  }
+  // The k-th of the block's in a row.
+  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, const Memory<T, true>& memory, unsigned row,
+                                       int k, int stage)
+      : WarpChunk(c, ring, row, k, memory.chunk(stage)) {}
 
   // by: what the dot product is scaled by.
   template <typename Sums>
   __device__ __forceinline__ void add(Sums& tally, Least<T>&, double by) const {
-    if (edge_ >= 0) tally.template add<1>(&element_g_, &element_x_, by);
+    if (edge_.to != nullptr) tally.template add<1>(&edge_.g, &edge_.x, by);
     constexpr int kGroup = kGroupOf<kBatch, kPack>;
     for (int i = 0; i < end_; i += kBatch * 32) {
       RowPack g[kBatch], x[kBatch];
@@ -249,9 +267,7 @@ class WarpChunk<T, true> {
 
   template <typename Finish>
   __device__ __forceinline__ void write(const Finish& finish, const Call&) const {
-    if (edge_ >= 0) {
-      *reinterpret_cast<Pack<T, 1>*>(row_->y + edge_) = input_gradients(element_g_, element_x_, finish);
-    }
+    if (edge_.to != nullptr) *edge_.to = input_gradients(edge_.g, edge_.x, finish);
     for (int i = 0; i < end_; i += kBatch * 32) {
       RowPack g[kBatch], x[kBatch];
       get(i, g, x);
@@ -264,15 +280,22 @@ class WarpChunk<T, true> {
   }
 
  private:
-  static constexpr int kPack = Row<T, true>::kPack, kBatch = 2;
-  using RowPack = typename Row<T, true>::RowPack;
+  static constexpr int kPack = kPackBytes / static_cast<int>(sizeof(T)), kBatch = 2;
+  using RowPack = Pack<T, kPack>;
 
-  const Row<T, true>* row_;
-  int64_t edge_;
-  Pack<T, 1> element_x_{}, element_g_{};
+  Edge<T, true> edge_;
   const RowPack *x_, *g_;
   RowPack* y_;
   int end_;
+
+  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk)
+      : edge_(c, ring, row, k, chunk) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    x_ = reinterpret_cast<const RowPack*>(staged(chunk.place)) + lane;
+    g_ = reinterpret_cast<const RowPack*>(staged(chunk.place + ring.chunk_bytes)) + lane;
+    y_ = reinterpret_cast<RowPack*>(static_cast<unsigned char*>(c.output) + chunk.to) + lane;
+    end_ = chunk.packs - lane;
+  }
 
   __device__ __forceinline__ void get(int i, RowPack (&g)[kBatch], RowPack (&x)[kBatch]) const {
 #pragma unroll

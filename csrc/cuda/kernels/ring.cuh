@@ -15,25 +15,25 @@ namespace ring_kernel {
 
 // A warp that loads chunks, each kRingLoaders-th, as soon as there is room for one.
 template <typename T, bool kBackward>
-__device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, const Memory<T, kBackward>& memory,
-                                          int warp) {
+__device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, Memory<T, kBackward>& memory, int warp) {
   if (threadIdx.x % 32 != 0) return;
   Turn turn(ring, warp);
   int k = warp;  // of the row's chunks
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups) {
-    const Row<T, kBackward> at(c, ring, row);
+    const Row<T> at(c, ring, row);
     for (; k < ring.chunks; k += kRingLoaders, turn.next(kRingLoaders)) {
-      const Chunk chunk = at.chunk(k);
+      const Chunk chunk = at.chunk(k, turn.stage * ring.chunk_bytes * (kBackward ? 2 : 1));
+      const int bytes = chunk.packs * kPackBytes;
       const uint32_t barrier = shared_address(&memory.barriers.full[turn.stage]);
-      unsigned char* const to = memory.input(turn.stage, chunk);
       if (turn.round > 0) await_phase(shared_address(&memory.barriers.empty[turn.stage]), (turn.round - 1) & 1);
-      expect_bytes(barrier, chunk.bytes * (kBackward ? 2 : 1));
-      if (chunk.bytes == 0) continue;
-      const auto copy = [&](unsigned char* place, const unsigned char* from) {
-        copy_bulk<kCopied<kBackward>>(place, from + chunk.begin, chunk.bytes, barrier);
+      memory.chunks[turn.stage] = chunk;  // before the barrier: who waits for that sees it
+      expect_bytes(barrier, bytes * (kBackward ? 2 : 1));
+      if (bytes == 0) continue;
+      const auto copy = [&](int place, const unsigned char* start) {
+        copy_bulk<kCopied<kBackward>>(staged(place), start + (chunk.to - at.y), bytes, barrier);
       };
-      copy(to, at.x);
-      if constexpr (kBackward) copy(to + ring.chunk_bytes, at.g);
+      copy(chunk.place, at.x);
+      if constexpr (kBackward) copy(chunk.place + ring.chunk_bytes, at.g);
     }
     k -= ring.chunks;
   }
@@ -48,15 +48,14 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
   unsigned n = 0;    // rows
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups, ++n, first -= ring.chunks) {
     if (first >= ring.chunks) continue;
-    const Row<T, kBackward> at(c, ring, row);
-    const double by = kBackward ? dot_scale_of<T>(c, at.offsets.denominator) : 1.0;
+    double by = 1.0;
+    if constexpr (kBackward && sizeof(T) == 8) by = dot_scale_of<T>(c, c.geometry.rows.at(row).denominator);
     Least<T> least;
     const auto add = [&](auto& tally) {
       Turn t = turn;
       for (int k = first; k < ring.chunks; k += kRingWarps, t.next(kRingWarps)) {
-        const WarpChunk<T, kBackward> chunk(at, memory, t.stage, k);
         await_phase(shared_address(&memory.barriers.full[t.stage]), t.round & 1);
-        chunk.add(tally, least, by);
+        WarpChunk<T, kBackward>(c, ring, memory, row, k, t.stage).add(tally, least, by);
       }
     };
     Sum sum;
@@ -149,19 +148,21 @@ __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring, con
   unsigned n = 0;
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups, ++n, first -= ring.chunks) {
     if (first >= ring.chunks) continue;
-    const Row<T, kBackward> at(c, ring, row);
-    WarpChunk<T, kBackward> chunk(at, memory, turn.stage, first);
+    const auto next_chunk = [&] {
+      await_phase(shared_address(&memory.barriers.full[turn.stage]), turn.round & 1);
+      return WarpChunk<T, kBackward>(c, ring, memory, row, first, turn.stage);
+    };
+    WarpChunk<T, kBackward> chunk = next_chunk();
     await_phase(shared_address(&memory.barriers.total[n % kRingRows]), n / kRingRows & 1);
     WarpChunk<T, kBackward>::with_total(c, memory.rows[n % kRingRows].total, [&](const auto& finish) {
       while (true) {
-        await_phase(shared_address(&memory.barriers.full[turn.stage]), turn.round & 1);
         chunk.write(finish, c);
         __syncwarp();
         if (threadIdx.x % 32 == 0) arrive_at(shared_address(&memory.barriers.empty[turn.stage]));
         first += kRingWarps;
         turn.next(kRingWarps);
         if (first >= ring.chunks) break;
-        chunk = WarpChunk<T, kBackward>(at, memory, turn.stage, first);
+        chunk = next_chunk();
       }
     });
   }
