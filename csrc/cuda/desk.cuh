@@ -62,12 +62,12 @@ __device__ __forceinline__ void add_up(const Tiling& t, const Place& place, cons
 #pragma unroll 1
     for (int base = place.thread - lane; base < columns * group; base += threads) {
       const int column = (base + lane) >> bits, member = (base + lane) & (group - 1);
-      Sum total;
+      Total<T, kBackward> total{};
       if (column < columns) {
 #pragma unroll 1
         for (int k = member; k < sources; k += group) {
           const double2 part = from[k * columns + column];
-          total = total + Sum{part.x, part.y};
+          total = total + as_total<Total<T, kBackward>>({part.x, part.y});
         }
       }
 #pragma unroll 1
@@ -75,10 +75,10 @@ __device__ __forceinline__ void add_up(const Tiling& t, const Place& place, cons
       if (column >= columns) continue;
       if (!last) {
         for (int k = member; k < cluster.size; k += group) {
-          cluster.store(&desk.ranks[cluster.rank * columns + column], k, make_double2(total.hi, total.lo));
+          cluster.store(&desk.ranks[cluster.rank * columns + column], k, both_words(total));
         }
       } else if (member == 0) {
-        done(column, total);
+        done(column, Sum{total});
       }
     }
     if (last) break;

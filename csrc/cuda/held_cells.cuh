@@ -74,9 +74,9 @@ struct HeldCells {
     const auto scale = [&](int k) {
       return kBackward && before.exists ? dot_scale_of<T>(c, denominator + k * t.denominator_step) : 0.0;
     };
-    Sum total;
+    TotalOf total{};
     if (kElements || t.columns == 1) {
-      total = sum(t, scale(0));
+      total = as_total<TotalOf>(sum(t, scale(0)));
     } else if constexpr (!kElements && !kShared) {
       note_held();
       Losses<TallyOf> losses;
@@ -84,7 +84,7 @@ struct HeldCells {
         TallyOf tally;
         add_column<true>(tally, x, g, k, scale(k));
         losses.note(tally, least);
-        return tally.sum();
+        return as_total<TotalOf>(tally.sum());
       });
       if constexpr (!std::is_same_v<TallyOf, typename TallyOf::Careful>) {
         const bool lost = losses.any([&](auto& seer) {
@@ -110,7 +110,7 @@ struct HeldCells {
             }
           },
           sums);
-      total = folded<kPack>(t, before, [&](int k) { return sums[k]; });
+      total = folded<kPack>(t, before, [&](int k) { return as_total<TotalOf>(sums[k]); });
     }
     // Anew, as a kernel of floats would spill on compute capability 12.0; gradients run 3% slower so.
     const Place place = kBackward ? before : make_place();
@@ -125,7 +125,7 @@ struct HeldCells {
 #pragma unroll 1
     for (; bit < end; bit *= 2) total = total + shuffled(total, bit);
     const int rank = t.along ? place.step_lane : place.thread % 32 >> log2_of(first);
-    if (rank == 0) parts[column * t.side() + place.unit] = make_double2(total.hi, total.lo);
+    if (rank == 0) parts[column * t.side() + place.unit] = both_words(total);
   }
 
   // place(): the thread's, worked out anew.
@@ -141,6 +141,7 @@ struct HeldCells {
 
  private:
   using TallyOf = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+  using TotalOf = Total<T, kBackward>;
 
   __device__ __forceinline__ void note_held() {
     if constexpr (!kBackward && kPacks > 0) note_each<kPacks>(least, x.held);
@@ -180,7 +181,11 @@ struct HeldCells {
     if constexpr (kBackward) {
       Pack<T, 1> products[kCells];
       grads.column(k, products);
-      tally.template add<kCells>(products, elements, by);
+      if constexpr (kFirst) {
+        tally.template set<kCells>(products, elements, by);
+      } else {
+        tally.template add<kCells>(products, elements, by);
+      }
     } else if constexpr (kFirst) {
       tally.template set<kCells>(elements);
     } else {
@@ -222,17 +227,16 @@ struct HeldCells {
   // The sum of one of kCount columns, over as many lanes: of those along the steps each keeps a half of the columns and
   // hands the other one on, so that every sum is shuffled once. Columns of a pack have as many lanes at least.
   template <int kCount, typename SumOf>
-  __device__ __forceinline__ Sum folded(const Tiling& t, const Place& place, const SumOf& sum_of, int first = 0) const {
+  __device__ __forceinline__ TotalOf folded(const Tiling& t, const Place& place, const SumOf& sum_of,
+                                            int first = 0) const {
     if constexpr (kCount == 1) {
       return sum_of(first);
     } else {
-      const Sum lower = folded<kCount / 2>(t, place, sum_of, first);
-      const Sum upper = folded<kCount / 2>(t, place, sum_of, first + kCount / 2);
+      const TotalOf lower = folded<kCount / 2>(t, place, sum_of, first);
+      const TotalOf upper = folded<kCount / 2>(t, place, sum_of, first + kCount / 2);
       const int bit = t.lanes * (kPack / kCount);
       const bool takes_upper = (place.thread & bit) != 0;
-      const Sum mine{takes_upper ? upper.hi : lower.hi, takes_upper ? upper.lo : lower.lo};
-      const Sum other{takes_upper ? lower.hi : upper.hi, takes_upper ? lower.lo : upper.lo};
-      return mine + shuffled(other, bit);
+      return chosen(takes_upper, upper, lower) + shuffled(chosen(takes_upper, lower, upper), bit);
     }
   }
 
@@ -244,13 +248,13 @@ struct HeldCells {
 
   // As folded(), where sums would lose bits.
   template <typename Scale>
-  __device__ __forceinline__ Sum carefully_folded(const Tiling& t, const Place& place, const Scale& scale) const {
-    Sum mine;
+  __device__ __forceinline__ TotalOf carefully_folded(const Tiling& t, const Place& place, const Scale& scale) const {
+    TotalOf mine{};
 #pragma unroll 1
     for (int k = 0; k < kPack; ++k) {
       typename TallyOf::Careful tally;
       add_column<true>(tally, x, g, k, scale(k));
-      Sum sum = tally.sum();
+      TotalOf sum = as_total<TotalOf>(tally.sum());
 #pragma unroll 1
       for (int bit = t.lanes; bit < t.lanes * kPack; bit *= 2) sum = sum + shuffled(sum, bit);
       if (k == column_of(place)) mine = sum;

@@ -113,6 +113,7 @@ struct Loose {
   using Results = LooseResults<T, kBackward>;
 
   using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+  using TotalOf = Total<T, kBackward>;
   // Packs that are worked on together, or not at all where a thread has fewer: more take more registers, fewer more
   // branches. Relays have all.
   static constexpr int kOfOthers = kPacks % 4 == 0 ? 4 : 3;
@@ -147,12 +148,12 @@ struct Loose {
     using Careful = typename First::Careful;
     note(place);
     Losses<First> losses;
-    Sum sums[kPack];
+    TotalOf sums[kPack];
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
       const First tally = tally_of<First>(c, place, k);
       losses.note(tally, least);
-      sums[k] = tally.sum();
+      sums[k] = as_total<TotalOf>(tally.sum());
     }
     if constexpr (!std::is_same_v<First, Careful>) {
       const bool lost = losses.any([&](auto& seer) {
@@ -161,11 +162,11 @@ struct Loose {
       if (__any_sync(0xffffffffu, lost)) {
 #pragma unroll 1
         for (int k = 0; k < kPack; ++k) {
-          Sum sum = tally_of<Careful>(c, place, k).sum();
+          TotalOf sum = as_total<TotalOf>(tally_of<Careful>(c, place, k).sum());
 #pragma unroll 1
           for (int bit = place.lanes(); bit < 32; bit *= 2) sum = sum + shuffled(sum, bit);
           const bool first = static_cast<int>(threadIdx.x % 32) < place.lanes();
-          if (first && place.hands_in) parts[place.slot + k] = make_double2(sum.hi, sum.lo);
+          if (first && place.hands_in) parts[place.slot + k] = both_words(sum);
         }
         return;
       }
@@ -277,7 +278,7 @@ struct Loose {
   // Adds up what lanes of the same columns have, `bit` and more apart: each goes on with a half of their columns, and
   // hands in those that are left.
   template <int kColumns, typename Place>
-  static __device__ __forceinline__ void hand_in_columns(const Place& place, Sum (&sums)[kPack], int bit, int slot,
+  static __device__ __forceinline__ void hand_in_columns(const Place& place, TotalOf (&sums)[kPack], int bit, int slot,
                                                          const Parts<T>& parts) {
     if constexpr (kColumns == 1) {
 #pragma unroll 1
@@ -286,14 +287,14 @@ struct Loose {
     if (bit >= 32) {
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
-        if (place.hands_in) parts[slot + k] = make_double2(sums[k].hi, sums[k].lo);
+        if (place.hands_in) parts[slot + k] = both_words(sums[k]);
       }
     } else if constexpr (kColumns > 1) {
       constexpr int kHalf = kColumns / 2;
       const bool upper = (threadIdx.x & bit) != 0;
 #pragma unroll
       for (int k = 0; k < kHalf; ++k) {
-        const Sum mine = upper ? sums[k + kHalf] : sums[k], others = upper ? sums[k] : sums[k + kHalf];
+        const TotalOf mine = upper ? sums[k + kHalf] : sums[k], others = upper ? sums[k] : sums[k + kHalf];
         sums[k] = mine + shuffled(others, bit);
       }
       hand_in_columns<kHalf>(place, sums, 2 * bit, upper ? slot + kHalf : slot, parts);

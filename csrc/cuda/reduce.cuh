@@ -24,6 +24,28 @@ __device__ __forceinline__ Value warp_sum(Value sum) {
   return sum;
 }
 
+// What threads add up of what each has of a row: of gradients of halves, which are made of floats, a double.
+template <typename T, bool kBackward>
+using Total = std::conditional_t<kBackward && sizeof(T) == 2, double, Sum>;
+
+template <typename Value>
+__device__ __forceinline__ Value as_total(const Sum& sum) {
+  if constexpr (std::is_same_v<Value, Sum>) {
+    return sum;
+  } else {
+    return sum.hi;
+  }
+}
+
+__device__ __forceinline__ double2 both_words(const Sum& sum) { return make_double2(sum.hi, sum.lo); }
+__device__ __forceinline__ double2 both_words(double sum) { return make_double2(sum, 0.0); }
+
+// a, or else b, word by word.
+__device__ __forceinline__ double chosen(bool first, double a, double b) { return first ? a : b; }
+__device__ __forceinline__ Sum chosen(bool first, const Sum& a, const Sum& b) {
+  return {chosen(first, a.hi, b.hi), chosen(first, a.lo, b.lo)};
+}
+
 struct BlockSumStorage {
   double hi[32];
   double lo[32];

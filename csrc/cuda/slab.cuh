@@ -8,12 +8,12 @@
 namespace l1norm::cuda {
 
 // Halves what lanes have of kCount sums each, and adds what their peers, `mask` lanes away, have of that half.
-template <int kHalf, int kCount>
-__device__ __forceinline__ void share_sums(Sum (&sums)[kCount], int mask, int& first) {
+template <int kHalf, typename Value, int kCount>
+__device__ __forceinline__ void share_sums(Value (&sums)[kCount], int mask, int& first) {
   const bool upper = (static_cast<int>(threadIdx.x) & mask) != 0;
 #pragma unroll
   for (int k = 0; k < kHalf; ++k) {
-    const Sum give = upper ? sums[k] : sums[k + kHalf], keep = upper ? sums[k + kHalf] : sums[k];
+    const Value give = upper ? sums[k] : sums[k + kHalf], keep = upper ? sums[k + kHalf] : sums[k];
     sums[k] = keep + shuffled(give, mask);
   }
   if (upper) first += kHalf;
@@ -29,6 +29,7 @@ class Slab : public SlabPart<T, kBackward> {
   static constexpr int kUnits = Cell::kUnits, kUnit = kCell / kUnits;
   using Few = Pack<T, kUnit>;
   using Result = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
+  using TotalOf = Total<T, kBackward>;
   static_assert(kCell <= 4);
   static_assert(!kBackward || sizeof(T) < 8);  // dot products of doubles would have to be scaled
   static_assert(sizeof(Result) + (kBackward ? 0 : sizeof(double2)) == slab_result_bytes(kBackward, sizeof(T)));
@@ -51,7 +52,7 @@ class Slab : public SlabPart<T, kBackward> {
   // Adds what lanes have of each column to parts.
   __device__ __forceinline__ void add_up() {
     each_pass([&](int j, int group) {
-      Sum mine[kCell];
+      TotalOf mine[kCell];
       sum_columns(j, mine);
       int first = 0, kept = kCell;
       const int groups = 32 >> s.lane_bits;
@@ -75,8 +76,7 @@ class Slab : public SlabPart<T, kBackward> {
           if (k >= kept) break;
           const int in_pass = group * kCell + first + k, column = s.columns.column_of(j * kCell + first + k);
           double2& part = parts[s.columns.turn_of(in_pass) * s.columns.columns + column];
-          const Sum sum = Sum{part.x, part.y} + mine[k];
-          part = make_double2(sum.hi, sum.lo);
+          part = both_words(as_total<TotalOf>({part.x, part.y}) + mine[k]);
         }
       }
       __syncthreads();
@@ -93,18 +93,18 @@ class Slab : public SlabPart<T, kBackward> {
 
   // The block's sum of a row, which all its members are told.
   __device__ __forceinline__ Sum sum_of_block(int row, int member) const {
-    Sum sum;
+    TotalOf sum{};
     if (row < s.rows.columns) {
       each_column(row, member, [&](int column) {
         for (int k = 0; k < s.copies; ++k) {
           const double2 part = parts[k * s.columns.columns + column];
-          sum = sum + Sum{part.x, part.y};
+          sum = sum + as_total<TotalOf>({part.x, part.y});
         }
       });
     }
 #pragma unroll 1
     for (int bit = 0; bit < s.row_bits; ++bit) sum = sum + shuffled(sum, 1 << bit);
-    return sum;
+    return Sum{sum};
   }
 
   // Of the row's columns that are the member's.
@@ -214,7 +214,7 @@ class Slab : public SlabPart<T, kBackward> {
     for (int u = 0; u < N; ++u) column[u] = element_of(cells[u], k);
   }
 
-  __device__ __forceinline__ void sum_columns(int j, Sum (&mine)[kCell]) {
+  __device__ __forceinline__ void sum_columns(int j, TotalOf (&mine)[kCell]) {
     using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
     using Careful = typename First::Careful;
     Losses<First> losses;
@@ -230,7 +230,7 @@ class Slab : public SlabPart<T, kBackward> {
   }
 
   template <typename Sums, typename See>
-  __device__ __forceinline__ void add_columns(int j, Sum (&mine)[kCell], const See& see) {
+  __device__ __forceinline__ void add_columns(int j, TotalOf (&mine)[kCell], const See& see) {
     constexpr bool kFirst = std::is_same_v<Sums, std::conditional_t<kBackward, DotTally<T>, Tally<T>>>;
     Sums tallies[kCell];
     each_batch(j, [&](const auto& grads, const Cell(&values)[kBatch]) {
@@ -251,7 +251,7 @@ class Slab : public SlabPart<T, kBackward> {
 #pragma unroll
     for (int k = 0; k < kCell; ++k) {
       see(tallies[k]);
-      mine[k] = tallies[k].sum();
+      mine[k] = as_total<TotalOf>(tallies[k].sum());
     }
   }
 

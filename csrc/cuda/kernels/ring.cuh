@@ -42,6 +42,7 @@ __device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, Memor
 // A warp that sums chunks, each kRingWarps-th. What the warps of a row leave in shared memory the last one hands on.
 template <typename T, bool kBackward>
 __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory<T, kBackward>& memory, int warp) {
+  using TotalOf = Total<T, kBackward>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warps = min(ring.chunks, kRingWarps);
   Turn turn(ring, warp);
   int first = warp;  // its next chunk, counted from the row's first one
@@ -66,11 +67,11 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
     }
     const int mine = first % kRingWarps;
     for (; first < ring.chunks; first += kRingWarps) turn.next(kRingWarps);
-    sum = warp_sum(sum);
+    TotalOf total = warp_sum(as_total<TotalOf>(sum));
     RowInRing<T, kBackward>& shared = memory.rows[n % kRingRows];
     int before = 0;
     if (lane == 0) {
-      shared.sums[mine] = make_double2(sum.hi, sum.lo);
+      shared.sums[mine] = both_words(total);
       __threadfence_block();
       before = atomicAdd(&shared.there, 1);
       __threadfence_block();
@@ -78,10 +79,10 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
     if (__shfl_sync(0xffffffffu, before, 0) < warps - 1) continue;
     __syncwarp();  // what lane 0 has seen, all lanes see
     const double2 part = lane < warps ? shared.sums[lane] : double2{};
-    sum = warp_sum<kRingWarps>(Sum{part.x, part.y});
+    total = warp_sum<kRingWarps>(as_total<TotalOf>({part.x, part.y}));
     if (lane == 0) {
       shared.there = 0;
-      publish(ring.parts(row) + ring.rank, sum);
+      publish(ring.parts(row) + ring.rank, Sum{total});
       arrive_at(shared_address(&memory.barriers.summed[n % kRingRows]));
     }
   }
