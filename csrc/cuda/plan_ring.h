@@ -97,6 +97,11 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
   return (in_parts_of(least) && has_rows_ahead(shape, plan)) || in_parts_of(least * 9 / 10);
 }
 
+// Bytes that memory reads in a cycle, up to which the warps of one block keep up with gradients of doubles (150001,
+// 200001, 450001 and 700001 on an H100, which reads 1692: 0.91, 0.965, 0.89 and 0.885, through the L2 cache 0.86, 0.86,
+// 0.86 and 0.85; 225001 on an H200, which reads 2424: 0.63 and 0.65).
+constexpr double kRingDoublesCycle = 2000.0;
+
 // Whether that is better than other ways for such rows, which the device does not hold all at once. Forward, clusters
 // are faster up to some length (92 x 550001 float32: 0.946, here 0.912; 84 x 600001: 0.926 and 0.925; 77 x 650001: 0.84
 // and 0.91; 84 x 600001 bfloat16: 0.84 and 0.87, 671 rows 1.0 and 0.97, 153 x 660001 0.86 and 0.90). Backward they are
@@ -105,8 +110,7 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
 // bfloat16: 0.91 and 0.75, 280001: 0.67 and 0.75). Chunks that wait in the L2 cache are where a block has no room for
 // two rows, and for many rows where it has none for three (15 x 1700001: 0.79, here 0.85; 10 x 2500001: 0.755 and 0.79;
 // 200 x 3145728: 0.84 and 0.83; backward 7 x 450001: 0.54 and 0.58, 1700001: 0.74 and 0.78, 1900001: 0.74 and 0.685;
-// 3500001 bfloat16: 0.67 and 0.78). Backward, doubles have too much arithmetic for one block's warps (225001: 0.65 and
-// 0.63).
+// 3500001 bfloat16: 0.67 and 0.78).
 inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
   const int64_t packs = shape.packs(), least = shape.is_half() ? 1280000 : 2350000;
   const auto held_by = [&](int64_t blocks, int64_t a_thread) {
@@ -115,7 +119,9 @@ inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan&
   const bool clusters_do =
       held_by(kMaxCluster, kPairPacksBesideShared) &&
       (shape.is_half() || held_by(kMaxCluster, kPairPacks) || !held_by(kMaxCluster - 1, kPairPacksBesideShared));
-  const bool is_long = shape.backward ? element_size(shape.dtype) < 8 && !clusters_do : shape.row_bytes() >= least;
+  const bool keeps_up =
+      element_size(shape.dtype) < 8 || (device.bytes_per_cycle > 0.0 && device.bytes_per_cycle <= kRingDoublesCycle);
+  const bool is_long = shape.backward ? keeps_up && !clusters_do : shape.row_bytes() >= least;
   if (!is_long || !plan_ring(shape, device, plan) || plan.stages < 2 * plan.chunks) return false;
   if (!shape.backward) return shape.rows < 16 || has_rows_ahead(shape, plan);
   // Of fewer gradients, clusters of eight hold all (12 x 229379: 0.67 and 0.59; 20: 0.60 and 0.63), or chunks in the
