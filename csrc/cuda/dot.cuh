@@ -2,6 +2,7 @@
 #pragma once
 
 #include "losses.cuh"
+#include "reduce.cuh"
 
 namespace l1norm::cuda {
 
@@ -174,13 +175,7 @@ template <typename T>
 class SharedDot {
  public:
   SharedDot() = default;
-  __device__ __forceinline__ explicit SharedDot(const Sum& dot) {
-    if constexpr (sizeof(T) == 8) {
-      total_ = dot;
-    } else {
-      total_ = dot.hi;
-    }
-  }
+  __device__ __forceinline__ explicit SharedDot(const Sum& dot) : total_(as_total<Value>(dot)) {}
 
   // other(v): that of another thread.
   template <typename Other>
@@ -195,7 +190,9 @@ class SharedDot {
   __device__ __forceinline__ Sum sum() const { return Sum{total_}; }
 
  private:
-  std::conditional_t<sizeof(T) == 8, Sum, double> total_;
+  using Value = std::conditional_t<sizeof(T) == 8, Sum, double>;
+
+  Value total_;
 };
 
 }  // namespace l1norm::cuda

@@ -236,7 +236,8 @@ struct HeldCells {
       const TotalOf upper = folded<kCount / 2>(t, place, sum_of, first + kCount / 2);
       const int bit = t.lanes * (kPack / kCount);
       const bool takes_upper = (place.thread & bit) != 0;
-      return chosen(takes_upper, upper, lower) + shuffled(chosen(takes_upper, lower, upper), bit);
+      const TotalOf mine = takes_upper ? upper : lower, other = takes_upper ? lower : upper;
+      return mine + shuffled(other, bit);
     }
   }
 

@@ -106,7 +106,7 @@ struct InterleavedTile {
       return;
     }
     each_sum(parts, mine, [&](int slot, const Sum& sum) {
-      mine[s.turns.column_of(slot + s.turns.columns * kPack - shift)] = make_double2(sum.hi, sum.lo);
+      mine[s.turns.column_of(slot + s.turns.columns * kPack - shift)] = both_words(sum);
     });
     __syncthreads();
     // As many threads a row as there are.

@@ -40,12 +40,6 @@ __device__ __forceinline__ Value as_total(const Sum& sum) {
 __device__ __forceinline__ double2 both_words(const Sum& sum) { return make_double2(sum.hi, sum.lo); }
 __device__ __forceinline__ double2 both_words(double sum) { return make_double2(sum, 0.0); }
 
-// a, or else b, word by word.
-__device__ __forceinline__ double chosen(bool first, double a, double b) { return first ? a : b; }
-__device__ __forceinline__ Sum chosen(bool first, const Sum& a, const Sum& b) {
-  return {chosen(first, a.hi, b.hi), chosen(first, a.lo, b.lo)};
-}
-
 struct BlockSumStorage {
   double hi[32];
   double lo[32];
@@ -123,7 +117,7 @@ __device__ __forceinline__ Sum add_members(Sum sum, int depth, int across, doubl
 #pragma unroll 1
   for (int count = depth; count > 1;) {
     const int half = (count + 1) / 2;
-    if (member >= half && member < count) mine[thread] = make_double2(sum.hi, sum.lo);
+    if (member >= half && member < count) mine[thread] = both_words(sum);
     __syncthreads();
     if (member < count - half) {
       const double2 other = mine[thread + half * across];
@@ -225,10 +219,10 @@ __device__ __forceinline__ Sum cluster_sum(Sum sum, double2* parts, const Cluste
   double2* const place = &parts[cluster.rank * warps + warp];
   if constexpr (kMany) {
     cluster.wait();
-    if (lane < cluster.size) cluster.store(place, lane, make_double2(sum.hi, sum.lo));
+    if (lane < cluster.size) cluster.store(place, lane, both_words(sum));
     cluster.await_sums();
   } else {
-    if (lane == 0) *place = make_double2(sum.hi, sum.lo);
+    if (lane == 0) *place = both_words(sum);
     __syncthreads();
   }
   // All lanes in one unrolled tree, where shuffles overlap with what rounding lost (32768 x 65535 float32: 0.970, and

@@ -201,9 +201,12 @@ class WarpChunk<T, false> {
   }
 
   // The k-th of the block's in a row.
-  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, const Memory<T, false>& memory, unsigned row,
-                                       int k, int stage)
-      : WarpChunk(c, ring, row, k, memory.chunk(stage)) {}
+  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk)
+      : edge_(c, ring, row, k, chunk) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    packs_ = {nullptr, reinterpret_cast<RowPack*>(static_cast<unsigned char*>(c.output) + chunk.to) + lane,
+              reinterpret_cast<RowPack*>(staged(chunk.place)) + lane, 32, chunk.packs - lane};
+  }
 
   template <typename Sums>
   __device__ __forceinline__ void add(Sums& tally, Least<T>& least, double) const {
@@ -230,13 +233,6 @@ class WarpChunk<T, false> {
 
   Edge<T, false> edge_;
   HeldInShared<T> packs_;
-
-  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk)
-      : edge_(c, ring, row, k, chunk) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    packs_ = {nullptr, reinterpret_cast<RowPack*>(static_cast<unsigned char*>(c.output) + chunk.to) + lane,
-              reinterpret_cast<RowPack*>(staged(chunk.place)) + lane, 32, chunk.packs - lane};
-  }
 };
 
 template <typename T>
@@ -248,9 +244,14 @@ class WarpChunk<T, true> {
   }
 
   // The k-th of the block's in a row.
-  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, const Memory<T, true>& memory, unsigned row,
-                                       int k, int stage)
-      : WarpChunk(c, ring, row, k, memory.chunk(stage)) {}
+  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk)
+      : edge_(c, ring, row, k, chunk) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    x_ = reinterpret_cast<const RowPack*>(staged(chunk.place)) + lane;
+    g_ = reinterpret_cast<const RowPack*>(staged(chunk.place + ring.chunk_bytes)) + lane;
+    y_ = reinterpret_cast<RowPack*>(static_cast<unsigned char*>(c.output) + chunk.to) + lane;
+    end_ = chunk.packs - lane;
+  }
 
   // by: what the dot product is scaled by.
   template <typename Sums>
@@ -287,15 +288,6 @@ class WarpChunk<T, true> {
   const RowPack *x_, *g_;
   RowPack* y_;
   int end_;
-
-  __device__ __forceinline__ WarpChunk(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk)
-      : edge_(c, ring, row, k, chunk) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    x_ = reinterpret_cast<const RowPack*>(staged(chunk.place)) + lane;
-    g_ = reinterpret_cast<const RowPack*>(staged(chunk.place + ring.chunk_bytes)) + lane;
-    y_ = reinterpret_cast<RowPack*>(static_cast<unsigned char*>(c.output) + chunk.to) + lane;
-    end_ = chunk.packs - lane;
-  }
 
   __device__ __forceinline__ void get(int i, RowPack (&g)[kBatch], RowPack (&x)[kBatch]) const {
 #pragma unroll

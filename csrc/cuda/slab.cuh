@@ -111,7 +111,7 @@ class Slab : public SlabPart<T, kBackward> {
   __device__ __forceinline__ void set_result(int row, int member, const Sum& total, const Result& result) const {
     each_column(row, member, [&](int column) {
       for (int k = column; k < s.columns.columns + kPack; k += s.columns.columns) {
-        if constexpr (!kBackward) sums[k] = make_double2(total.hi, total.lo);
+        if constexpr (!kBackward) sums[k] = both_words(total);
         results[k] = result;
       }
     });

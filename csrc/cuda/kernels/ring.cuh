@@ -56,7 +56,7 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
       Turn t = turn;
       for (int k = first; k < ring.chunks; k += kRingWarps, t.next(kRingWarps)) {
         await_phase(shared_address(&memory.barriers.full[t.stage]), t.round & 1);
-        WarpChunk<T, kBackward>(c, ring, memory, row, k, t.stage).add(tally, least, by);
+        WarpChunk<T, kBackward>(c, ring, row, k, memory.chunk(t.stage)).add(tally, least, by);
       }
     };
     Sum sum;
@@ -151,7 +151,7 @@ __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring, con
     if (first >= ring.chunks) continue;
     const auto next_chunk = [&] {
       await_phase(shared_address(&memory.barriers.full[turn.stage]), turn.round & 1);
-      return WarpChunk<T, kBackward>(c, ring, memory, row, first, turn.stage);
+      return WarpChunk<T, kBackward>(c, ring, row, first, memory.chunk(turn.stage));
     };
     WarpChunk<T, kBackward> chunk = next_chunk();
     await_phase(shared_address(&memory.barriers.total[n % kRingRows]), n / kRingRows & 1);

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kSlabThreads) kernel(const __grid_constant__ C
       double2* const mine = slab.ranks + cluster.rank * rows;
       slab.each_row([&](int row, int member) {
         const Sum sum = slab.sum_of_block(row, member);
-        if (row < rows && member == 0) mine[row] = make_double2(sum.hi, sum.lo);
+        if (row < rows && member == 0) mine[row] = both_words(sum);
       });
       cluster.wait();
       __syncthreads();

@@ -31,7 +31,7 @@ __device__ __forceinline__ Sum row_sum(const Sum& mine, const Sharing& s, unsign
       for (unsigned k = threadIdx.x; k < s.blocks_a_row; k += 32) sum = sum + await(sums + k);
       sum = warp_sum(sum);
     }
-    if (threadIdx.x == 0) total = make_double2(sum.hi, sum.lo);
+    if (threadIdx.x == 0) total = both_words(sum);
   }
   __syncthreads();
   return {total.x, total.y};

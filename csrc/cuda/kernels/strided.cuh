@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
       desk.results[column] = Slope<T>(make_gradient<Wide<T>>(total, desk.scales[column]));
     } else {
       desk.results[column] = Quotient<T>(total, c.count, c.eps);
-      desk.parts[column] = make_double2(total.hi, total.lo);
+      desk.parts[column] = both_words(total);
       if (c.denominator == nullptr || cluster.rank != 0) return;
       const int64_t to = denominator_of(t, units, place.first_unit, column);
       if (to >= 0) write_denominator<T>(c, to, total);
@@ -101,8 +101,7 @@ __global__ void __launch_bounds__(kStridedThreads)
   held.load(c, Place(tile, false));
   held.hand_in(c, Place(tile, false), parts);
   __syncthreads();
-  tile.each_sum(parts, mine,
-                [&](int k, const Sum& sum) { ranks[cluster.rank * count + k] = make_double2(sum.hi, sum.lo); });
+  tile.each_sum(parts, mine, [&](int k, const Sum& sum) { ranks[cluster.rank * count + k] = both_words(sum); });
   if (cluster.size > 1) {
     cluster.wait();
     __syncthreads();
@@ -132,7 +131,7 @@ __global__ void __launch_bounds__(kStridedThreads)
       }
     }
     for (int k = thread; k < tile.results(); k += count) {
-      sums[k] = make_double2(total.hi, total.lo);
+      sums[k] = both_words(total);
       results[k] = result;
     }
   }

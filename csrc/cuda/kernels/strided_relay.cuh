@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
       } else {
         const Sum sum = await(totals + k);
         desk.results[k] = Quotient<T>(sum, c.count, c.eps);
-        desk.parts[k] = make_double2(sum.hi, sum.lo);
+        desk.parts[k] = both_words(sum);
       }
     }
     __syncthreads();
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
         results[k] = Slope<T>(make_gradient<Wide<T>>(sum, RowDivisor<T>(c, denominator).scale(c)));
       } else {
         results[k] = Quotient<T>(sum, c.count, c.eps);
-        sums[k] = make_double2(sum.hi, sum.lo);
+        sums[k] = both_words(sum);
         const bool writes = c.denominator != nullptr && tile.is_folded() && task.part == 0 && tile.leads(column);
         if (writes) write_denominator<T>(c, denominator, sum);
       }
