@@ -24,7 +24,7 @@ _REASON = {
     "warp": "a row in the registers of a warp or of a part of one",
     "resident": "a row in the registers of a block or a cluster of blocks, with their shared memory for the rest",
     "split": "rows in the registers and shared memory of blocks all over the device",
-    "ring": "rows in turn in the shared memory of groups of blocks, those to come loaded ahead",
+    "ring": "a row, or a few that take turns, in the shared memory of groups of blocks, those to come loaded ahead",
     "relay": "a row in chunks, summed and then divided, out of the L2 cache where it is not too long for that",
     "gather": "a short row that lies between others, or in pieces: tiles of such rows pass through shared memory",
     "runs": "a row's runs of neighbours in pieces, in registers, or in chunks of them, summed and then divided",

@@ -20,7 +20,7 @@ FASTEST = [
     ((97_044, 53, 21), F, False, "strided"), ((13_302, 20, 43), F, True, "strided"),
     ((824, 16, 979), F, False, "strided"), ((3267, 7, 745), F, True, "strided"),
     # slabs 0.20
-    ((656, 68_796, 4), H, True, "strided_relay"),
+    ((656, 68_796, 4), H, True, "ring"),
     # clusters 0.33; 0.27; 0.32; 0.24; 0.28
     ((9, 9376, 273), F, False, "strided_relay"), ((1, 9703, 7129), F, False, "strided_relay"),
     ((1, 8553, 7899), F, True, "strided_relay"), ((1, 4963, 12_395), B, True, "strided_relay"),

@@ -14,7 +14,7 @@ from l1norm import _C
 gradient = torch.ops.l1norm.l1_norm_backward
 
 # '' leaves the choice to the plan.
-KERNELS = ("", "gather", "runs", "column_tile", "slab", "strided", "strided_relay")
+KERNELS = ("", "ring", "gather", "runs", "column_tile", "slab", "strided", "strided_relay")
 
 # Sizes and reduced dims: columns of packs and of elements, segments, few and many steps, loops within a row.
 SHAPES = [
@@ -53,6 +53,8 @@ SHAPES = [
     ((3, 1001, 49), [1]), ((5, 257, 196), [1]), ((2, 20_000, 5), [1]), ((1, 33, 1021), [1]), ((4, 5000, 2), [1]),
     # Of rows that have several columns, apart or not: more than a row has threads for; in a cluster.
     ((30, 20, 9, 11), [1, 3]), ((7, 33, 2, 130), [1, 3]), ((9, 30, 5, 7, 3), [1, 3]), ((2, 900, 7, 4, 9), [1, 3]),
+    # Rings of runs in which two, three and four take turns: of a few blocks and of many.
+    ((40, 9001, 2), [1]), ((9, 30_001, 3), [1]), ((3, 150_001, 3), [1]), ((40, 5001, 4), [1]), ((2, 90_000, 4), [1]),
 ]  # fmt: skip
 
 
@@ -131,7 +133,7 @@ def test_divisors_in_another_order_than_columns(dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("columns", [1, 7, 33, 64, 600])
+@pytest.mark.parametrize("columns", [1, 3, 7, 33, 64, 600])
 @pytest.mark.parametrize("steps", [3, 6, 12, 48, 384, 3072, 24_576])
 @pytest.mark.parametrize("kind", [decided_by_one, with_ties])
 def test_at_and_near_ties(kind, steps, columns, dtype, cuda):

@@ -227,6 +227,9 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
     }
     case Kernel::kRing: {
       const Scratch scratch(c.device, ring_scratch_bytes(plan.ring, c.geometry.rows.count));
+      if constexpr (T != DType::kDouble) {
+        if (plan.ring.columns > 1) return ring_of_turns<T>(c, plan.ring, scratch.data(), stream);
+      }
       return ring<T>(c, plan.ring, scratch.data(), stream);
     }
     case Kernel::kRelay: {
@@ -364,13 +367,13 @@ void run(Call& c) {
     error = repeat(size, grad, repeated, copies, copy, stream);
     c.grad = copy;
   }
-  if (repeated.turns > 1 && takes_rows(plan.kernel)) repeated.take_turns(g.rows);
+  if (repeated.turns > 1 && takes_rows(plan)) repeated.take_turns(g.rows);
   if (error == cudaSuccess) error = launch(c, plan, stream);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.
     cudaGetLastError();
-    constexpr Kernel kPortable = Kernel::kRelay;
-    error = launch(c, make_plan(shape, device, &kPortable), stream);
+    const Kernel portable = plan.ring.columns > 1 ? Kernel::kStridedRelay : Kernel::kRelay;
+    error = launch(c, make_plan(shape, device, &portable), stream);
   }
   check_launch(error);
 }

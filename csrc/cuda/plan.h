@@ -49,11 +49,6 @@ constexpr const char* name(Kernel kernel) {
   return kNames[static_cast<int>(kernel)];
 }
 
-// Whether each row is looked up by its number, in whatever loops rows lie.
-constexpr bool takes_rows(Kernel kernel) {
-  return kernel == Kernel::kWarp || kernel == Kernel::kResident || kernel == Kernel::kRing || kernel == Kernel::kRelay;
-}
-
 // Whether gradients that are one row are copied until all rows lie in packs as a copy does: of a copy's speed, 4096 x
 // 262143 float32 has 0.69 by that, else 0.51, bfloat16 0.81, 0.49, 32768 x 65535 float32 0.78, 0.73. Floats of many
 // lengths take longer (401 1.21 times, 2046 1.25, 8191 1.03; but 127 0.85 times): one by one from where they lie, more
@@ -93,6 +88,12 @@ struct Plan {
   TwoPassPlan two_pass{};
   Stagger stagger{};
 };
+
+// Whether each row is looked up by its number, in whatever loops rows lie.
+constexpr bool takes_rows(const Plan& plan) {
+  if (plan.kernel == Kernel::kRing) return plan.ring.columns == 1;
+  return plan.kernel == Kernel::kWarp || plan.kernel == Kernel::kResident || plan.kernel == Kernel::kRelay;
+}
 
 // Whether the kernel of columns knows gradients that are one number for all elements, and reads none.
 constexpr bool takes_one_number(const Plan& plan, const LatticeShape& lattice) {
@@ -258,12 +259,15 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   if (relayed) {
     consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));
   }
+  const bool ringed = open(Kernel::kRing) && plan_ring_of_turns(shape, device, plan.ring) &&
+                      (wanted || are_turns_better_ringed(shape, plan.ring));
+  if (ringed && (wanted || are_turns_too_long_for_slabs(shape, device))) return Kernel::kRing;
   // The search for a slab takes a small call longer than all others.
   if (open(Kernel::kSlab) && s.slab().period > 0 && least_slab_cost(shape) < least &&
       plan_slab(s, shape.backward, device, plan.slab)) {
     consider(Kernel::kSlab, slab_cost(shape, device, plan.slab));
   }
-  return best;
+  return best == Kernel::kStridedRelay && ringed ? Kernel::kRing : best;
 }
 
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.

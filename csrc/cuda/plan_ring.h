@@ -19,6 +19,7 @@ struct RingPlan {
   int chunks;
   int chunk_bytes;
   int stages;
+  int columns = 1;  // rows that take turns in a run, which is what groups go from one to the next of
 };
 
 // Warps of a block that sum, and as many that divide; those that load; and two, which add up and wait for sums.
@@ -29,6 +30,9 @@ constexpr int kRingThreads = (2 * kRingWarps + kRingLoaders + 2) * 32;
 constexpr int kRingBlocks = 160;
 // Rows that a block may be at, and chunks.
 constexpr int kRingRows = 32;
+constexpr int ring_rows(int columns) { return columns == 1 ? kRingRows : kRingRows / 2; }
+// Rows that may take turns.
+constexpr int kRingColumns = 4;
 constexpr int kRingStages = 64;
 constexpr int kRingLine = 128;
 // Lines of a chunk, at the most: 56 chunks fill the memory of a block.
@@ -36,7 +40,7 @@ constexpr int ring_chunk_lines(bool backward) { return backward ? 15 : 31; }
 // Backward, of which 48 do.
 constexpr int kRingLongChunk = 18;
 // Shared memory beside the chunks: what warps tell each other.
-constexpr int kRingOtherShared = 9 << 10;
+constexpr int ring_other_shared(int columns) { return (columns == 1 ? 9 : 14) << 10; }
 
 // Chunks of a block's part of a row. Gradients of floats take longer ones where they leave 3.5% less empty (200001:
 // 0.911 with 13 of 15 lines, 0.902 with 11 of 18; 2^20: 0.874 with 17, 0.861 with 14; 450001, in 15 or 12: 0.898 and
@@ -50,21 +54,43 @@ inline int64_t ring_chunks(const Shape& shape, int64_t lines) {
   return shape.backward && shape.dtype == DType::kBFloat16 && chunks == 2 * kRingWarps ? chunks + 1 : chunks;
 }
 
+// Lines of each of so many chunks. Of three rows that take turns, all chunks begin with the same one.
+constexpr int64_t ring_lines(int64_t lines, int64_t chunks, int columns) {
+  const int64_t whole = columns == 3 ? 3 : 1;
+  return ceil_div(ceil_div(lines, chunks), whole) * whole;
+}
+
+// Of rows that take turns, of which warps work on several packs a lane at a time: those that leave least of these, and
+// of memory, empty.
+inline int64_t ring_chunks_of_turns(const Shape& shape, int64_t lines, int columns) {
+  const int64_t batch = (columns == 3 ? 3 : 4) * 32 * kPackBytes / kRingLine;
+  const auto room = [&](int64_t chunks) {
+    const int64_t each = ring_lines(lines, chunks, columns);
+    return chunks * (each + ceil_div(each, batch) * batch);
+  };
+  const int64_t least = ceil_div(lines, ring_chunk_lines(shape.backward));
+  int64_t best = least;
+  for (int64_t chunks = least + 1; chunks <= least + 6; ++chunks) {
+    if (room(chunks) < room(best)) best = chunks;
+  }
+  return best;
+}
+
 // In groups of so many blocks. False where a block has no room for its part of a row and a chunk more.
-inline bool ring_of(const Shape& shape, const Device& device, int blocks, RingPlan& plan) {
+inline bool ring_of(const Shape& shape, const Device& device, int blocks, int columns, RingPlan& plan) {
   // Wherever a row begins.
   const int64_t lines = ceil_div(ceil_div(shape.row_bytes(), kRingLine) + 1, blocks);
-  const int64_t chunks = ring_chunks(shape, lines);
-  const int64_t bytes = ceil_div(lines, chunks) * kRingLine, operands = shape.backward ? 2 : 1;
+  const int64_t chunks = columns == 1 ? ring_chunks(shape, lines) : ring_chunks_of_turns(shape, lines, columns);
+  const int64_t bytes = ring_lines(lines, chunks, columns) * kRingLine, operands = shape.backward ? 2 : 1;
   // A block is at no more rows than twice those that fill its stages, as one of its loaders may be a turn ahead.
-  const int64_t room = (device.shared_bytes - kRingOtherShared) / (bytes * operands);
-  const int64_t most = std::min<int64_t>({room, kRingStages, chunks * (kRingRows / 2 - 2)});
+  const int64_t room = (device.shared_bytes - ring_other_shared(columns)) / (bytes * operands);
+  const int64_t most = std::min<int64_t>({room, kRingStages, chunks * (ring_rows(columns) / 2 - 2)});
   // Whole turns of the warps: a warp that waits for a stage has waited for what was there before.
   const int64_t stages = most / kRingWarps * kRingWarps;
   if (chunks >= stages) return false;
   const int64_t groups = std::min<int64_t>(device.multiprocessors / blocks, shape.rows);
-  plan = {blocks, static_cast<int>(groups), static_cast<int>(chunks), static_cast<int>(bytes),
-          static_cast<int>(stages)};
+  plan = {blocks, static_cast<int>(groups), static_cast<int>(chunks), static_cast<int>(bytes), static_cast<int>(stages),
+          columns};
   return true;
 }
 
@@ -82,7 +108,8 @@ inline bool has_rows_ahead(const Shape& shape, const RingPlan& plan) {
   return 10 * plan.stages >= (shape.backward ? 25 : 32) * plan.chunks;
 }
 
-inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) {
+// columns: rows that take turns in each of the shape's.
+inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan, int columns = 1) {
   if (!shape.held || !shape.aligned || shape.rows == 0 || shape.rows > INT32_MAX || device.max_cluster == 1) {
     return false;
   }
@@ -91,7 +118,7 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan) 
   const int64_t least = least_ring_part(shape.backward, element_size(shape.dtype));
   const auto in_parts_of = [&](int64_t part) {
     const int64_t groups = ceil_div(most, std::max<int64_t>(bytes / part, 1));
-    return ring_of(shape, device, static_cast<int>(std::max<int64_t>(most / groups, 2)), plan);
+    return ring_of(shape, device, static_cast<int>(std::max<int64_t>(most / groups, 2)), columns, plan);
   };
   // A tenth less where a block has too few rows ahead else (gradients of 700001 float32: 0.91 in 132 parts of 42 KB).
   return (in_parts_of(least) && has_rows_ahead(shape, plan)) || in_parts_of(least * 9 / 10);
@@ -127,6 +154,40 @@ inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan&
   // Of fewer gradients, clusters of eight hold all (12 x 229379: 0.67 and 0.59; 20: 0.60 and 0.63), or chunks in the
   // cache do (6 x 300001: 0.53 and 0.51; 12: 0.56 and 0.62).
   return shape.rows >= std::min(4 * plan.groups, 16);
+}
+
+// Rows that take turns in dense runs, which are to a ring what rows are.
+inline bool plan_ring_of_turns(const Shape& shape, const Device& device, RingPlan& plan) {
+  const LatticeShape& s = shape.lattice;
+  const Rounds slab = s.slab();
+  if (s.element_size == 8 || slab.period < 2 || slab.period > kRingColumns || slab.fold > 1 || slab.runs > 1) {
+    return false;
+  }
+  Shape runs = shape;
+  runs.rows = s.slabs();
+  runs.length = slab.elements();
+  runs.held = runs.aligned = true;
+  return plan_ring(runs, device, plan, static_cast<int>(slab.period)) && plan.stages >= 2 * plan.chunks;
+}
+
+// Whether that is better than chunks of runs that wait in the L2 cache, which more blocks share where runs are few (on
+// an H200, of a copy's speed or torch.add's: where groups have eight runs of halves and more 0.76 and 0.58, of their
+// gradients 0.71 and 0.52, of floats 0.78 and 0.71, of theirs 0.76 and 0.69; with three or four 0.63 and 0.60, 0.54 and
+// 0.51, 0.67 and 0.65, but 0.54 and 0.59). Gradients of columns that are a pack are better there (447 x 37501 x 4
+// float32 0.74 and 0.755, on an H100 0.86 and 0.90).
+inline bool are_turns_better_ringed(const Shape& shape, const RingPlan& plan) {
+  const bool floats = shape.backward && !shape.is_half();
+  return shape.lattice.slabs() >= (floats ? 8 : 3) * int64_t{plan.groups} && !(floats && shape.lattice.elements == 1);
+}
+
+// Whether it is better than a slab, too, of whose blocks few fit a multiprocessor (on an H200, and an H100: 300 KB of
+// float32 0.82 and 0.90, in slabs 0.91 and 0.975; 600 KB 0.83 and 0.905, 0.87 and 0.975; 1.2 MB 0.84 and 0.92, 0.63 and
+// 0.83; gradients of 300 KB 0.77 and 0.92, 0.79 and 0.99; of 600 KB 0.77 and 0.89, 0.56 and 0.77; 300 KB of bfloat16
+// 0.80 and 0.89, 0.75 and 0.96; 600 KB 0.81 and 0.905, 0.75 and 0.95; gradients of 300 KB 0.77 and 0.88, 0.71 and 0.95;
+// of 600 KB 0.78 and 0.90, 0.41 and 0.57).
+inline bool are_turns_too_long_for_slabs(const Shape& shape, const Device& device) {
+  const int64_t run = shape.lattice.slab().elements() * shape.lattice.element_size * (shape.backward ? 2 : 1);
+  return run >= (shape.is_half() && device.bytes_per_cycle > kRingDoublesCycle ? 400 : 800) << 10;
 }
 
 }  // namespace l1norm::cuda

@@ -24,6 +24,18 @@ __device__ __forceinline__ Value warp_sum(Value sum) {
   return sum;
 }
 
+// Halves what lanes have of kCount sums each, and adds what their peers, `mask` lanes away, have of that half.
+template <int kHalf, typename Value, int kCount>
+__device__ __forceinline__ void share_sums(Value (&sums)[kCount], int mask, int& first) {
+  const bool upper = (static_cast<int>(threadIdx.x) & mask) != 0;
+#pragma unroll
+  for (int k = 0; k < kHalf; ++k) {
+    const Value give = upper ? sums[k] : sums[k + kHalf], keep = upper ? sums[k + kHalf] : sums[k];
+    sums[k] = keep + shuffled(give, mask);
+  }
+  if (upper) first += kHalf;
+}
+
 // What threads add up of what each has of a row: of gradients of halves, which are made of floats, a double.
 template <typename T, bool kBackward>
 using Total = std::conditional_t<kBackward && sizeof(T) == 2, double, Sum>;

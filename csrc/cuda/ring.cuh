@@ -10,8 +10,9 @@ namespace l1norm::cuda {
 
 struct Launch {
   RingPlan plan;
-  unsigned rows;
-  double2* sums;  // a row and block, and a row
+  unsigned rows;   // or runs of a few rows that take turns
+  int64_t beside;  // from the denominator of one of those to the next
+  double2* sums;   // a row and block, and a row
 };
 
 #if L1NORM_BULK_COPY
@@ -20,6 +21,7 @@ struct Launch {
 struct Ring {
   unsigned rows, groups, group, blocks, rank;
   int chunks, chunk_bytes, stages;
+  int64_t beside;
   double2* sums;
 
   __device__ __forceinline__ explicit Ring(const Launch& l)
@@ -31,11 +33,22 @@ struct Ring {
         chunks(l.plan.chunks),
         chunk_bytes(l.plan.chunk_bytes),
         stages(l.plan.stages),
+        beside(l.beside),
         sums(l.sums) {}
 
-  // What the row's blocks have summed, and behind it the row's sum.
-  __device__ __forceinline__ double2* parts(unsigned row) const {
-    return sums + static_cast<size_t>(row) * (blocks + 1);
+  // Of a stage, in their memory.
+  template <bool kBackward>
+  __device__ __forceinline__ int place(int stage) const {
+    return stage * chunk_bytes * (kBackward ? 2 : 1);
+  }
+
+  // What blocks have summed of a row, which may be one of kColumns, and behind it the row's sum.
+  template <int kColumns>
+  __device__ __forceinline__ double2* parts(unsigned row, int column) const {
+    return sums + (static_cast<size_t>(row) * kColumns + static_cast<size_t>(column)) * (blocks + 1);
+  }
+  __device__ __forceinline__ int64_t denominator(const Call& c, unsigned row, int column) const {
+    return c.geometry.rows.at(row).denominator + column * beside;
   }
 };
 
@@ -58,12 +71,43 @@ struct Barriers {
   uint64_t summed[kRingRows], total[kRingRows];    // a row
 };
 
-// What warps know of a row.
-template <typename T, bool kBackward>
+// What the elements of a row are finished with: one that is alone, and one of a few.
+template <typename T, bool kBackward, int kColumns>
+struct RowResult {
+  Sum total;
+  Quotient<T> quotient;
+
+  RowResult() = default;
+  __device__ __forceinline__ RowResult(const Call& c, const Sum& sum) : total(sum), quotient(sum, c.count, c.eps) {}
+};
+template <typename T, int kColumns>
+struct RowResult<T, true, kColumns> {
+  Slope<T> slope;
+
+  RowResult() = default;
+  __device__ __forceinline__ explicit RowResult(const Gradient& d) : slope(d) {}
+};
+template <typename T>
+struct RowResult<T, false, 1> {
+  Sum total;
+
+  RowResult() = default;
+  __device__ __forceinline__ RowResult(const Call&, const Sum& sum) : total(sum) {}
+};
+template <typename T>
+struct RowResult<T, true, 1> {
+  Gradient total;
+
+  RowResult() = default;
+  __device__ __forceinline__ explicit RowResult(const Gradient& d) : total(d) {}
+};
+
+// What warps know of a row, or of kColumns that take turns.
+template <typename T, bool kBackward, int kColumns>
 struct RowInRing {
-  double2 sums[kRingWarps];
-  int there;  // of these
-  std::conditional_t<kBackward, Gradient, Sum> total;
+  double2 sums[kRingWarps * kColumns];
+  int there;  // of the warps
+  RowResult<T, kBackward, kColumns> results[kColumns];
 };
 
 // Whole packs of a row in a chunk: what the warp that loads them tells the others.
@@ -71,15 +115,18 @@ struct alignas(16) Chunk {
   int64_t to;  // where the first one's result goes, from the output on
   int place;   // of the first one, in the memory of stages
   int16_t packs;
-  bool edge;  // whether elements of the row outside the packs go with it
+  bool edge;       // whether elements of the row outside the packs go with it
+  uint8_t column;  // of those that take turns the one that the stage begins with
 };
 static_assert(sizeof(Chunk) == 16);
 
-template <typename T, bool kBackward>
+template <typename T, bool kBackward, int kColumns>
 struct Memory {
+  static constexpr int kRows = ring_rows(kColumns);
+
   Barriers barriers;
   Chunk chunks[kRingStages];
-  RowInRing<T, kBackward> rows[kRingRows];
+  RowInRing<T, kBackward, kColumns> rows[kRows];
 
   __device__ __forceinline__ void start(const Launch& l) {
     if (threadIdx.x == 0) {
@@ -87,7 +134,7 @@ struct Memory {
         start_barrier(shared_address(&barriers.full[s]), 1);
         start_barrier(shared_address(&barriers.empty[s]), 1);
       }
-      for (int s = 0; s < kRingRows; ++s) {
+      for (int s = 0; s < kRows; ++s) {
         start_barrier(shared_address(&barriers.summed[s]), 1);
         start_barrier(shared_address(&barriers.total[s]), 1);
         rows[s].there = 0;
@@ -126,12 +173,20 @@ struct Row {
       : Row(c, ring, c.geometry.rows.at(row)) {}
 
   // stage: the place of its memory.
-  __device__ __forceinline__ Chunk chunk(int k, int stage) const {
+  __device__ __forceinline__ Chunk chunk(int k, int stage, int column) const {
     const int start = k * chunk_bytes;
     const auto in_part = [&](int at) { return min(max(at, first_pack), behind_packs); };
     const int begin = in_part(start), bytes = in_part(start + chunk_bytes) - begin;
     const bool edge = (begins && k == 0 && head > 0) || (ends && k == last && tail < end);
-    return {y + from + begin, stage + begin - start, static_cast<int16_t>(bytes / kPackBytes), edge};
+    return {y + from + begin, stage + begin - start, static_cast<int16_t>(bytes / kPackBytes), edge,
+            static_cast<uint8_t>(column)};
+  }
+
+  // Of kColumns that take turns the one that the block's part begins with.
+  template <int kColumns>
+  __device__ __forceinline__ int first_column() const {
+    const int column = static_cast<int>(from / static_cast<int64_t>(sizeof(T)) % kColumns);
+    return column < 0 ? column + kColumns : column;
   }
 
   // The lane's element outside the packs that goes with the block's chunk k; negative for none.
@@ -171,19 +226,21 @@ template <typename T, bool kBackward>
 struct Edge {
   Pack<T, 1> x{}, g{};
   Pack<T, 1>* to = nullptr;  // where its result goes, if there is one
+  int64_t place = 0;         // in the row
 
   __device__ __forceinline__ Edge(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk) {
     if (!chunk.edge) return;
     const Row<T> at(c, ring, row);
     const int64_t edge = at.edge(k);
     if (edge < 0) return;
+    place = edge / static_cast<int64_t>(sizeof(T));
     x = {{*reinterpret_cast<const T*>(at.x + edge)}};
     if constexpr (kBackward) g = {{*reinterpret_cast<const T*>(at.g + edge)}};
     to = reinterpret_cast<Pack<T, 1>*>(static_cast<unsigned char*>(c.output) + at.y + edge);
   }
 };
 
-// A warp's chunk, once it is there.
+// A warp's chunk of a row that is alone, once it is there.
 template <typename T, bool kBackward>
 class WarpChunk;
 

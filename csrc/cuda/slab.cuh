@@ -7,18 +7,6 @@
 
 namespace l1norm::cuda {
 
-// Halves what lanes have of kCount sums each, and adds what their peers, `mask` lanes away, have of that half.
-template <int kHalf, typename Value, int kCount>
-__device__ __forceinline__ void share_sums(Value (&sums)[kCount], int mask, int& first) {
-  const bool upper = (static_cast<int>(threadIdx.x) & mask) != 0;
-#pragma unroll
-  for (int k = 0; k < kHalf; ++k) {
-    const Value give = upper ? sums[k] : sums[k + kHalf], keep = upper ? sums[k + kHalf] : sums[k];
-    sums[k] = keep + shuffled(give, mask);
-  }
-  if (upper) first += kHalf;
-}
-
 template <typename T, bool kBackward>
 class Slab : public SlabPart<T, kBackward> {
   using Part = SlabPart<T, kBackward>;

@@ -5,6 +5,7 @@
 #include "../launch.h"
 #include "../reduce.cuh"
 #include "../ring.cuh"
+#include "../ring_turns.cuh"
 #include "../unset.cuh"
 #include "ring.h"
 
@@ -14,15 +15,17 @@ namespace ring_kernel {
 #if L1NORM_BULK_COPY
 
 // A warp that loads chunks, each kRingLoaders-th, as soon as there is room for one.
-template <typename T, bool kBackward>
-__device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, Memory<T, kBackward>& memory, int warp) {
+template <typename T, bool kBackward, int kColumns>
+__device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, Memory<T, kBackward, kColumns>& memory,
+                                          int warp) {
   if (threadIdx.x % 32 != 0) return;
   Turn turn(ring, warp);
   int k = warp;  // of the row's chunks
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups) {
     const Row<T> at(c, ring, row);
+    const int column = kColumns > 1 ? at.template first_column<kColumns>() : 0;
     for (; k < ring.chunks; k += kRingLoaders, turn.next(kRingLoaders)) {
-      const Chunk chunk = at.chunk(k, turn.stage * ring.chunk_bytes * (kBackward ? 2 : 1));
+      const Chunk chunk = at.chunk(k, ring.place<kBackward>(turn.stage), column);
       const int bytes = chunk.packs * kPackBytes;
       const uint32_t barrier = shared_address(&memory.barriers.full[turn.stage]);
       if (turn.round > 0) await_phase(shared_address(&memory.barriers.empty[turn.stage]), (turn.round - 1) & 1);
@@ -39,9 +42,58 @@ __device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, Memor
   }
 }
 
+// The lane's sum of a row that is alone.
+template <typename T, bool kBackward, typename EachChunk>
+__device__ __forceinline__ Sum sum_alone(const Call& c, const Ring& ring, unsigned row, const EachChunk& each_chunk) {
+  double by = 1.0;
+  if constexpr (kBackward && sizeof(T) == 8) by = dot_scale_of<T>(c, c.geometry.rows.at(row).denominator);
+  Least<T> least;
+  const auto add = [&](auto& tally) {
+    each_chunk(
+        [&](int k, const Chunk& chunk, int) { WarpChunk<T, kBackward>(c, ring, row, k, chunk).add(tally, least, by); });
+  };
+  if constexpr (kBackward) {
+    return dot_of<T>(add);
+  } else {
+    return sum_of<Tally<T>>(least, add);
+  }
+}
+
+// The warp's sum of one of the rows that take turns; column: which one.
+template <typename T, bool kBackward, int kColumns, typename EachChunk>
+__device__ __forceinline__ Total<T, kBackward> sum_turns(const Call& c, const Ring& ring, unsigned row,
+                                                         const EachChunk& each_chunk, int& column) {
+  using MyChunk = TurnsChunk<T, kBackward, kColumns>;
+  int first_column = 0;
+  typename MyChunk::Bound bound;
+  Sum sums[kColumns];
+  const auto add = [&](auto& tallies) {
+    each_chunk([&](int k, const Chunk& chunk, int stage) {
+      const MyChunk mine(c, ring, row, k, chunk, ring.place<kBackward>(stage));
+      mine.add(tallies, bound);
+      first_column = mine.first_column();
+    });
+  };
+  sum_each<typename MyChunk::First>(bound, add, sums);
+  turn(sums, first_column);
+  Total<T, kBackward> totals[power_of_two_from(kColumns)]{};
+#pragma unroll
+  for (int k = 0; k < kColumns; ++k) totals[k] = as_total<Total<T, kBackward>>(sums[k]);
+  column = 0;
+  int lanes = 16;
+  if constexpr (kColumns > 2) {
+    share_sums<2>(totals, lanes, column);
+    lanes /= 2;
+  }
+  share_sums<1>(totals, lanes, column);
+  for (lanes /= 2; lanes > 0; lanes /= 2) totals[0] = totals[0] + shuffled(totals[0], lanes);
+  return totals[0];
+}
+
 // A warp that sums chunks, each kRingWarps-th. What the warps of a row leave in shared memory the last one hands on.
-template <typename T, bool kBackward>
-__device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory<T, kBackward>& memory, int warp) {
+template <typename T, bool kBackward, int kColumns>
+__device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory<T, kBackward, kColumns>& memory,
+                                         int warp) {
   using TotalOf = Total<T, kBackward>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warps = min(ring.chunks, kRingWarps);
   Turn turn(ring, warp);
@@ -49,60 +101,64 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
   unsigned n = 0;    // rows
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups, ++n, first -= ring.chunks) {
     if (first >= ring.chunks) continue;
-    double by = 1.0;
-    if constexpr (kBackward && sizeof(T) == 8) by = dot_scale_of<T>(c, c.geometry.rows.at(row).denominator);
-    Least<T> least;
-    const auto add = [&](auto& tally) {
+    int column = 0;  // of which the lane hands in the sum
+    TotalOf total;
+    const auto each_chunk = [&](const auto& add) {
       Turn t = turn;
       for (int k = first; k < ring.chunks; k += kRingWarps, t.next(kRingWarps)) {
         await_phase(shared_address(&memory.barriers.full[t.stage]), t.round & 1);
-        WarpChunk<T, kBackward>(c, ring, row, k, memory.chunk(t.stage)).add(tally, least, by);
+        add(k, memory.chunk(t.stage), t.stage);
       }
     };
-    Sum sum;
-    if constexpr (kBackward) {
-      sum = dot_of<T>(add);
+    if constexpr (kColumns == 1) {
+      total = warp_sum(as_total<TotalOf>(sum_alone<T, kBackward>(c, ring, row, each_chunk)));
     } else {
-      sum = sum_of<Tally<T>>(least, add);
+      total = sum_turns<T, kBackward, kColumns>(c, ring, row, each_chunk, column);
     }
     const int mine = first % kRingWarps;
     for (; first < ring.chunks; first += kRingWarps) turn.next(kRingWarps);
-    TotalOf total = warp_sum(as_total<TotalOf>(sum));
-    RowInRing<T, kBackward>& shared = memory.rows[n % kRingRows];
+    RowInRing<T, kBackward, kColumns>& shared = memory.rows[n % memory.kRows];
+    constexpr int kSharers = 32 / power_of_two_from(kColumns);  // lanes that have a column's sum
+    if (lane % kSharers == 0 && column < kColumns) shared.sums[column * kRingWarps + mine] = both_words(total);
+    if constexpr (kColumns > 1) __syncwarp();
     int before = 0;
     if (lane == 0) {
-      shared.sums[mine] = both_words(total);
       __threadfence_block();
       before = atomicAdd(&shared.there, 1);
       __threadfence_block();
     }
     if (__shfl_sync(0xffffffffu, before, 0) < warps - 1) continue;
     __syncwarp();  // what lane 0 has seen, all lanes see
-    const double2 part = lane < warps ? shared.sums[lane] : double2{};
+    const int from = lane % kRingWarps;
+    column = lane / kRingWarps;
+    const double2 part = from < warps && column < kColumns ? shared.sums[lane] : double2{};
     total = warp_sum<kRingWarps>(as_total<TotalOf>({part.x, part.y}));
+    if (from == 0 && column < kColumns) publish(ring.parts<kColumns>(row, column) + ring.rank, Sum{total});
     if (lane == 0) {
       shared.there = 0;
-      publish(ring.parts(row) + ring.rank, Sum{total});
-      arrive_at(shared_address(&memory.barriers.summed[n % kRingRows]));
+      arrive_at(shared_address(&memory.barriers.summed[n % memory.kRows]));
     }
   }
 }
 
 // The warp that adds up what the blocks of a row have summed, up to kEach sums a lane, for every blocks-th row: blocks
 // that each read all of it delay each other.
-template <typename T, bool kBackward, int kEach>
-__device__ __forceinline__ void add_rows(const Call& c, const Ring& ring, const Memory<T, kBackward>& memory) {
+template <typename T, bool kBackward, int kColumns, int kEach>
+__device__ __forceinline__ void add_rows(const Call& c, const Ring& ring,
+                                         const Memory<T, kBackward, kColumns>& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32, count = static_cast<int>(ring.blocks);
-  unsigned n = ring.rank;
-  for (unsigned row = ring.group + n * ring.groups; row < ring.rows;
-       row += ring.blocks * ring.groups, n += ring.blocks) {
+  for (unsigned k = ring.rank;; k += ring.blocks) {
+    const unsigned n = k / kColumns, row = ring.group + n * ring.groups;
+    if (row >= ring.rows) return;
+    const int column = static_cast<int>(k % kColumns);
+    double2* const slots = ring.parts<kColumns>(row, column);
     // Not sooner: reads of what is not there yet delay others.
-    await_phase(shared_address(&memory.barriers.summed[n % kRingRows]), n / kRingRows & 1);
+    await_phase(shared_address(&memory.barriers.summed[n % memory.kRows]), n / memory.kRows & 1);
     Sum parts[kEach];
     for (bool there = false; !there;) {
       there = true;
 #pragma unroll
-      for (int k = 0; k < kEach; ++k) parts[k] = peek(ring.parts(row) + min(lane + k * 32, count - 1));
+      for (int k = 0; k < kEach; ++k) parts[k] = peek(slots + min(lane + k * 32, count - 1));
 #pragma unroll
       for (int k = 0; k < kEach; ++k) there &= !is_unset(parts[k]);
     }
@@ -113,37 +169,40 @@ __device__ __forceinline__ void add_rows(const Call& c, const Ring& ring, const 
     }
     sum = warp_sum(sum);
     if (lane == 0) {
-      publish(ring.parts(row) + count, sum);
-      if (!kBackward && c.denominator != nullptr) write_denominator<T>(c, c.geometry.rows.at(row).denominator, sum);
+      publish(slots + count, sum);
+      if (!kBackward && c.denominator != nullptr) write_denominator<T>(c, ring.denominator(c, row, column), sum);
     }
   }
 }
 
-// The thread that waits for rows' sums.
-template <typename T, bool kBackward>
-__device__ __forceinline__ void await_rows(const Call& c, const Ring& ring, Memory<T, kBackward>& memory) {
-  if (threadIdx.x % 32 != 0) return;
+// The warp of which a thread, or one for each of the rows that take turns, waits for rows' sums.
+template <typename T, bool kBackward, int kColumns>
+__device__ __forceinline__ void await_rows(const Call& c, const Ring& ring, Memory<T, kBackward, kColumns>& memory) {
+  const int column = static_cast<int>(threadIdx.x) % 32;
+  if (column >= kColumns) return;
   unsigned n = 0;
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups, ++n) {
-    const unsigned slot = n % kRingRows;
+    const unsigned slot = n % memory.kRows;
     const auto sum = [&] {
-      await_phase(shared_address(&memory.barriers.summed[slot]), n / kRingRows & 1);
-      return await(ring.parts(row) + ring.blocks);
+      await_phase(shared_address(&memory.barriers.summed[slot]), n / memory.kRows & 1);
+      return await(ring.parts<kColumns>(row, column) + ring.blocks);
     };
+    auto& result = memory.rows[slot].results[column];
     if constexpr (kBackward) {
-      const GradientScale scale = RowDivisor<T>(c, c.geometry.rows.at(row).denominator).scale(c);
-      memory.rows[slot].total = make_gradient<Wide<T>>(sum(), scale);
+      const GradientScale scale = RowDivisor<T>(c, ring.denominator(c, row, column)).scale(c);
+      result = RowResult<T, true, kColumns>(make_gradient<Wide<T>>(sum(), scale));
     } else {
-      memory.rows[slot].total = sum();
+      result = RowResult<T, false, kColumns>(c, sum());
     }
-    arrive_at(shared_address(&memory.barriers.total[slot]));
+    if constexpr (kColumns > 1) __syncwarp((1u << kColumns) - 1);
+    if (column == 0) arrive_at(shared_address(&memory.barriers.total[slot]));
   }
 }
 
 // A warp that divides chunks, each kRingWarps-th.
-template <typename T, bool kBackward>
-__device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring, const Memory<T, kBackward>& memory,
-                                            int warp) {
+template <typename T, bool kBackward, int kColumns>
+__device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring,
+                                            const Memory<T, kBackward, kColumns>& memory, int warp) {
   Turn turn(ring, warp);
   int first = warp;
   unsigned n = 0;
@@ -151,13 +210,19 @@ __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring, con
     if (first >= ring.chunks) continue;
     const auto next_chunk = [&] {
       await_phase(shared_address(&memory.barriers.full[turn.stage]), turn.round & 1);
-      return WarpChunk<T, kBackward>(c, ring, row, first, memory.chunk(turn.stage));
+      const Chunk chunk = memory.chunk(turn.stage);
+      if constexpr (kColumns == 1) {
+        return WarpChunk<T, kBackward>(c, ring, row, first, chunk);
+      } else {
+        return TurnsChunk<T, kBackward, kColumns>(c, ring, row, first, chunk, ring.place<kBackward>(turn.stage));
+      }
     };
-    WarpChunk<T, kBackward> chunk = next_chunk();
-    await_phase(shared_address(&memory.barriers.total[n % kRingRows]), n / kRingRows & 1);
-    WarpChunk<T, kBackward>::with_total(c, memory.rows[n % kRingRows].total, [&](const auto& finish) {
+    auto chunk = next_chunk();
+    await_phase(shared_address(&memory.barriers.total[n % memory.kRows]), n / memory.kRows & 1);
+    const auto& results = memory.rows[n % memory.kRows].results;
+    const auto write_all = [&](const auto& write) {
       while (true) {
-        chunk.write(finish, c);
+        write();
         __syncwarp();
         if (threadIdx.x % 32 == 0) arrive_at(shared_address(&memory.barriers.empty[turn.stage]));
         first += kRingWarps;
@@ -165,53 +230,63 @@ __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring, con
         if (first >= ring.chunks) break;
         chunk = next_chunk();
       }
-    });
+    };
+    if constexpr (kColumns == 1) {
+      WarpChunk<T, kBackward>::with_total(c, results[0].total,
+                                          [&](const auto& finish) { write_all([&] { chunk.write(finish, c); }); });
+    } else {
+      typename TurnsChunk<T, kBackward, kColumns>::Own own[kColumns];
+      chunk.own_results(results, own);
+      write_all([&] { chunk.write(results, own, c); });
+    }
   }
 }
 
 #endif
 
-template <typename T, bool kBackward>
+template <typename T, bool kBackward, int kColumns>
 __global__ void __launch_bounds__(kRingThreads, 1)
     kernel(const __grid_constant__ Call c, const __grid_constant__ Launch launch) {
 #if L1NORM_BULK_COPY
-  __shared__ Memory<T, kBackward> memory;
-  static_assert(sizeof memory <= kRingOtherShared);
+  __shared__ Memory<T, kBackward, kColumns> memory;
+  static_assert(sizeof memory <= ring_other_shared(kColumns));
   const Ring ring(launch);
   memory.start(launch);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   // Those that load need not wait for the scratch memory.
   if (warp >= kRingLoaders) await_stream();
   if (warp < kRingLoaders) {
-    load_rows<T, kBackward>(c, ring, memory, warp);
+    load_rows<T, kBackward, kColumns>(c, ring, memory, warp);
   } else if (warp == kRingLoaders) {
     if (ring.blocks <= 32) {
-      add_rows<T, kBackward, 1>(c, ring, memory);
+      add_rows<T, kBackward, kColumns, 1>(c, ring, memory);
     } else if (ring.blocks <= 64) {
-      add_rows<T, kBackward, 2>(c, ring, memory);
+      add_rows<T, kBackward, kColumns, 2>(c, ring, memory);
     } else {
-      add_rows<T, kBackward, kRingBlocks / 32>(c, ring, memory);
+      add_rows<T, kBackward, kColumns, kRingBlocks / 32>(c, ring, memory);
     }
   } else if (warp == kRingLoaders + 1) {
-    await_rows<T, kBackward>(c, ring, memory);
+    await_rows<T, kBackward, kColumns>(c, ring, memory);
   } else if (warp < kRingLoaders + kRingWarps + 2) {
-    sum_rows<T, kBackward>(c, ring, memory, warp - kRingLoaders - 2);
+    sum_rows<T, kBackward, kColumns>(c, ring, memory, warp - kRingLoaders - 2);
   } else {
-    divide_rows<T, kBackward>(c, ring, memory, warp - kRingLoaders - kRingWarps - 2);
+    divide_rows<T, kBackward, kColumns>(c, ring, memory, warp - kRingLoaders - kRingWarps - 2);
   }
 #endif
 }
 
-template <typename T, bool kBackward>
-cudaError_t launch(const Call& c, const RingPlan& plan, void* scratch, cudaStream_t stream) {
-  const auto function = kernel<T, kBackward>;
+// beside: from the denominator of one of the rows that take turns to the next.
+template <typename T, bool kBackward, int kColumns>
+cudaError_t launch(const Call& c, const RingPlan& plan, int64_t beside, void* scratch, cudaStream_t stream) {
+  const auto function = kernel<T, kBackward, kColumns>;
   static Prepared prepared;
   const int shared_bytes = plan.stages * plan.chunk_bytes * (kBackward ? 2 : 1);
   cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(function), shared_bytes);
   if (error != cudaSuccess) return error;
-  error = unset_scratch(c, scratch, ring_scratch_bytes(plan, c.geometry.rows.count), stream);
+  const int64_t rows = c.geometry.rows.count;
+  error = unset_scratch(c, scratch, ring_scratch_bytes(plan, rows * kColumns), stream);
   if (error != cudaSuccess) return error;
-  const Launch how{plan, static_cast<unsigned>(c.geometry.rows.count), static_cast<double2*>(scratch)};
+  const Launch how{plan, static_cast<unsigned>(rows), beside, static_cast<double2*>(scratch)};
   return launch_at_once(c.starts_early, function, int64_t{plan.groups} * plan.blocks_a_row, kRingThreads,
                         static_cast<size_t>(shared_bytes), stream, c, how);
 }
@@ -221,8 +296,41 @@ cudaError_t launch(const Call& c, const RingPlan& plan, void* scratch, cudaStrea
 template <DType D>
 cudaError_t ring(const Call& call, const RingPlan& plan, void* scratch, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
-  return call.grad == nullptr ? ring_kernel::launch<T, false>(call, plan, scratch, stream)
-                              : ring_kernel::launch<T, true>(call, plan, scratch, stream);
+  return call.grad == nullptr ? ring_kernel::launch<T, false, 1>(call, plan, 0, scratch, stream)
+                              : ring_kernel::launch<T, true, 1>(call, plan, 0, scratch, stream);
+}
+
+namespace ring_kernel {
+
+// Of runs in the place of rows.
+template <typename T, bool kBackward>
+cudaError_t launch_turns(const Call& c, const RingPlan& plan, int64_t beside, void* scratch, cudaStream_t stream) {
+  switch (plan.columns) {
+    case 2:
+      return launch<T, kBackward, 2>(c, plan, beside, scratch, stream);
+    case 3:
+      return launch<T, kBackward, 3>(c, plan, beside, scratch, stream);
+    case 4:
+      return launch<T, kBackward, 4>(c, plan, beside, scratch, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace ring_kernel
+
+template <DType D>
+cudaError_t ring_of_turns(const Call& call, const RingPlan& plan, void* scratch, cudaStream_t stream) {
+  using T = typename ElementOf<D>::type;
+  Call c = call;
+  // Of elements, whatever packs they are in.
+  c.geometry = make_lattice(call.geometry, kPackBytes / sizeof(T), false, true).geometry;
+  Walk &rows = c.geometry.rows, &row = c.geometry.row;
+  const int64_t beside = rows.stride[--rows.dims].denominator;
+  rows.count /= plan.columns;
+  row.count *= plan.columns;
+  return call.grad == nullptr ? ring_kernel::launch_turns<T, false>(c, plan, beside, scratch, stream)
+                              : ring_kernel::launch_turns<T, true>(c, plan, beside, scratch, stream);
 }
 
 }  // namespace l1norm::cuda

@@ -11,7 +11,8 @@
 
 namespace l1norm::cuda {
 
-// What a launch needs of device memory, aligned to 16 bytes: a sum a row and block.
+// What a launch needs of device memory, aligned to 16 bytes: a sum a row, be it one of several that take turns, and
+// block.
 inline size_t ring_scratch_bytes(const RingPlan& plan, int64_t rows) {
   return static_cast<size_t>(rows) * static_cast<size_t>(plan.blocks_a_row + 1) * 2 * sizeof(double);
 }
@@ -20,6 +21,13 @@ inline size_t ring_scratch_bytes(const RingPlan& plan, int64_t rows) {
 template <DType T>
 cudaError_t ring(const Call& call, const RingPlan& plan, void* scratch, cudaStream_t stream);
 
+// Of a few rows that take turns in a dense run.
+template <DType T>
+cudaError_t ring_of_turns(const Call& call, const RingPlan& plan, void* scratch, cudaStream_t stream);
+
+extern template cudaError_t ring_of_turns<DType::kHalf>(const Call&, const RingPlan&, void*, cudaStream_t);
+extern template cudaError_t ring_of_turns<DType::kBFloat16>(const Call&, const RingPlan&, void*, cudaStream_t);
+extern template cudaError_t ring_of_turns<DType::kFloat>(const Call&, const RingPlan&, void*, cudaStream_t);
 extern template cudaError_t ring<DType::kHalf>(const Call&, const RingPlan&, void*, cudaStream_t);
 extern template cudaError_t ring<DType::kBFloat16>(const Call&, const RingPlan&, void*, cudaStream_t);
 extern template cudaError_t ring<DType::kFloat>(const Call&, const RingPlan&, void*, cudaStream_t);
