@@ -97,23 +97,3 @@ def test_rows_without_a_fast_path(dtype, columns, cuda):
             number = 1 if reduction == "mean" else 2
             slopes = gradient(g, x, m, eps=eps, reduction=number)
             assert_same_bits(gradient(g.to(cuda), there, denominator, eps=eps, reduction=number), slopes)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_captured_ring_replays(dtype, cuda):
-    first, second = (make_rows("randn", 60, 20_001, 3, dtype=dtype, seed=seed) for seed in (7, 8))
-    x = in_a_ring(first.to(cuda))
-    out = torch.full_like(x, torch.nan)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        l1norm.l1_norm(x, out=out)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        l1norm.l1_norm(x, out=out)
-    for values in (second, first):
-        x.copy_(values)
-        out.fill_(torch.nan)
-        graph.replay()
-        assert_same_bits(out, l1norm.l1_norm(values))

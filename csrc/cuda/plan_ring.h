@@ -124,10 +124,10 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan, 
   return (in_parts_of(least) && has_rows_ahead(shape, plan)) || in_parts_of(least * 9 / 10);
 }
 
-// Bytes that memory reads in a cycle, up to which the warps of one block keep up with gradients of doubles (150001,
-// 200001, 450001 and 700001 on an H100, which reads 1692: 0.91, 0.965, 0.89 and 0.885, through the L2 cache 0.86, 0.86,
-// 0.86 and 0.85; 225001 on an H200, which reads 2424: 0.63 and 0.65).
-constexpr double kRingDoublesCycle = 2000.0;
+// What memory reads in a cycle, up to which the warps of one block keep up with it: those of gradients of doubles
+// (150001, 200001, 450001 and 700001 on an H100, which reads 1692: 0.91, 0.965, 0.89 and 0.885, through the L2 cache
+// 0.86, 0.86, 0.86 and 0.85; 225001 on an H200, which reads 2424: 0.63 and 0.65), and those of halves that take turns.
+constexpr double kRingBytesPerCycle = 2000.0;
 
 // Whether that is better than other ways for such rows, which the device does not hold all at once. Forward, clusters
 // are faster up to some length (92 x 550001 float32: 0.946, here 0.912; 84 x 600001: 0.926 and 0.925; 77 x 650001: 0.84
@@ -147,7 +147,7 @@ inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan&
       held_by(kMaxCluster, kPairPacksBesideShared) &&
       (shape.is_half() || held_by(kMaxCluster, kPairPacks) || !held_by(kMaxCluster - 1, kPairPacksBesideShared));
   const bool keeps_up =
-      element_size(shape.dtype) < 8 || (device.bytes_per_cycle > 0.0 && device.bytes_per_cycle <= kRingDoublesCycle);
+      element_size(shape.dtype) < 8 || (device.bytes_per_cycle > 0.0 && device.bytes_per_cycle <= kRingBytesPerCycle);
   const bool is_long = shape.backward ? keeps_up && !clusters_do : shape.row_bytes() >= least;
   if (!is_long || !plan_ring(shape, device, plan) || plan.stages < 2 * plan.chunks) return false;
   if (!shape.backward) return shape.rows < 16 || has_rows_ahead(shape, plan);
@@ -187,7 +187,7 @@ inline bool are_turns_better_ringed(const Shape& shape, const RingPlan& plan) {
 // of 600 KB 0.78 and 0.90, 0.41 and 0.57).
 inline bool are_turns_too_long_for_slabs(const Shape& shape, const Device& device) {
   const int64_t run = shape.lattice.slab().elements() * shape.lattice.element_size * (shape.backward ? 2 : 1);
-  return run >= (shape.is_half() && device.bytes_per_cycle > kRingDoublesCycle ? 400 : 800) << 10;
+  return run >= (shape.is_half() && device.bytes_per_cycle > kRingBytesPerCycle ? 400 : 800) << 10;
 }
 
 }  // namespace l1norm::cuda

@@ -71,36 +71,20 @@ struct Barriers {
   uint64_t summed[kRingRows], total[kRingRows];    // a row
 };
 
-// What the elements of a row are finished with: one that is alone, and one of a few.
-template <typename T, bool kBackward, int kColumns>
-struct RowResult {
+// What divides a row's elements.
+template <typename T>
+struct RowQuotient {
   Sum total;
   Quotient<T> quotient;
 
-  RowResult() = default;
-  __device__ __forceinline__ RowResult(const Call& c, const Sum& sum) : total(sum), quotient(sum, c.count, c.eps) {}
+  RowQuotient() = default;
+  __device__ __forceinline__ RowQuotient(const Call& c, const Sum& sum) : total(sum), quotient(sum, c.count, c.eps) {}
 };
-template <typename T, int kColumns>
-struct RowResult<T, true, kColumns> {
-  Slope<T> slope;
 
-  RowResult() = default;
-  __device__ __forceinline__ explicit RowResult(const Gradient& d) : slope(d) {}
-};
-template <typename T>
-struct RowResult<T, false, 1> {
-  Sum total;
-
-  RowResult() = default;
-  __device__ __forceinline__ RowResult(const Call&, const Sum& sum) : total(sum) {}
-};
-template <typename T>
-struct RowResult<T, true, 1> {
-  Gradient total;
-
-  RowResult() = default;
-  __device__ __forceinline__ explicit RowResult(const Gradient& d) : total(d) {}
-};
+// What warps finish a row with; of several, what its sum comes to for all of them.
+template <typename T, bool kBackward, int kColumns>
+using RowResult = std::conditional_t<kColumns == 1, std::conditional_t<kBackward, Gradient, Sum>,
+                                     std::conditional_t<kBackward, Slope<T>, RowQuotient<T>>>;
 
 // What warps know of a row, or of kColumns that take turns.
 template <typename T, bool kBackward, int kColumns>
@@ -247,14 +231,9 @@ class WarpChunk;
 template <typename T>
 class WarpChunk<T, false> {
  public:
-  // What divides a row's elements.
-  struct Finish {
-    Sum total;
-    Quotient<T> quotient;
-  };
   template <typename Then>
   static __device__ __forceinline__ void with_total(const Call& c, const Sum& total, const Then& then) {
-    then(Finish{total, Quotient<T>(total, c.count, c.eps)});
+    then(RowQuotient<T>(c, total));
   }
 
   // The k-th of the block's in a row.
@@ -274,7 +253,7 @@ class WarpChunk<T, false> {
     packs_.add(tally, least);
   }
 
-  __device__ __forceinline__ void write(const Finish& finish, const Call& c) const {
+  __device__ __forceinline__ void write(const RowQuotient<T>& finish, const Call& c) const {
     if (edge_.to != nullptr) {
       Pack<T, 1> result;
       if (!finish.quotient.divide(edge_.x, result)) {

@@ -75,7 +75,7 @@ class TurnsChunk {
     for (int k = 0; k < kColumns; ++k) {
       const Result& result = results[(first_column_ + k) % kColumns];
       if constexpr (kBackward) {
-        own[k] = result.slope;
+        own[k] = result;
       } else {
         own[k] = result.quotient;
       }
@@ -115,7 +115,7 @@ class TurnsChunk {
     if (edge_.to != nullptr) {
       const Result& result = results[edge_.place % kColumns];
       if constexpr (kBackward) {
-        edge_.to->units[0] = result.slope.gradient(edge_.g[0], edge_.x[0]);
+        edge_.to->units[0] = result.gradient(edge_.g[0], edge_.x[0]);
       } else {
         edge_.to->units[0] = divide_again(edge_.x[0], result.quotient, exact_divisor<T>(result.total, c));
       }
@@ -250,16 +250,8 @@ class TurnsChunk {
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       uint32_t bits = (1u << kPack) - 1;
-      if constexpr (kUnit == 2) {
-        bits = 0;
-#pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit) {
-          const Quotient<T>&first = own[own_column(u, unit * 2)], &second = own[own_column(u, unit * 2 + 1)];
-          uint32_t quotients;
-          const uint32_t differ = Quotient<T>::divide_pair(first, second, x[u].units[unit], quotients);
-          if ((differ & 0xffffu) != 0 || !first.usable) bits |= 1u << (unit * 2);
-          if ((differ >> 16) != 0 || !second.usable) bits |= 2u << (unit * 2);
-        }
+      if constexpr (RowPack::kPairs) {
+        bits = unproven_halves(x[u], [&](int e) -> const Quotient<T>& { return own[own_column(u, e)]; });
       }
       if ((packs >> u & 1) != 0) elements |= bits << (u * kPack);
     }

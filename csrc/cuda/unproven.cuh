@@ -28,20 +28,29 @@ __device__ __forceinline__ T divide_again(T x, const Quotient<T>& quotient, cons
   return quotient.divide(element, y) ? y[0] : exact_quotient(x, m);
 }
 
+// A bit for each of a pack's elements whose quotient is not proven. quotient_of(k): the one that divides the k-th.
+template <typename T, int N, typename QuotientOf>
+__device__ __forceinline__ uint32_t unproven_halves(const Pack<T, N>& pack, const QuotientOf& quotient_of) {
+  static_assert(Pack<T, N>::kPairs);
+  uint32_t unproven = 0;
+#pragma unroll
+  for (int k = 0; k < N; k += 2) {
+    const Quotient<T>&first = quotient_of(k), &second = quotient_of(k + 1);
+    uint32_t quotients;
+    const uint32_t differ = Quotient<T>::divide_pair(first, second, pack.units[k / 2], quotients);
+    if (!first.usable || (differ & 0xffffu) != 0) unproven |= 1u << k;
+    if (!second.usable || (differ >> 16) != 0) unproven |= 2u << k;
+  }
+  return unproven;
+}
+
 // The quotients of a pack that was not proven. Halves that were proven are at y: the others are found side by side and
 // then taken one by one, so that lanes of a warp, each with another one, do the same.
 template <typename T, int N>
 __device__ __forceinline__ void divide_each_again(const Pack<T, N>& pack, T* y, const Quotient<T>& quotient,
                                                   const Divisor& m) {
   if constexpr (Pack<T, N>::kPairs) {
-    uint32_t unproven = quotient.usable ? 0 : (1u << N) - 1;
-#pragma unroll
-    for (int k = 0; k < N; k += 2) {
-      uint32_t quotients;
-      const uint32_t differ = Quotient<T>::divide_pair(quotient, quotient, pack.units[k / 2], quotients);
-      if ((differ & 0xffffu) != 0) unproven |= 1u << k;
-      if ((differ >> 16) != 0) unproven |= 2u << k;
-    }
+    uint32_t unproven = unproven_halves(pack, [&](int) -> const Quotient<T>& { return quotient; });
 #pragma unroll 1
     for (; unproven != 0; unproven &= unproven - 1) {
       const int k = __ffs(static_cast<int>(unproven)) - 1;

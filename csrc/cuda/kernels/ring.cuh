@@ -188,11 +188,14 @@ __device__ __forceinline__ void await_rows(const Call& c, const Ring& ring, Memo
       return await(ring.parts<kColumns>(row, column) + ring.blocks);
     };
     auto& result = memory.rows[slot].results[column];
+    using Result = RowResult<T, kBackward, kColumns>;
     if constexpr (kBackward) {
       const GradientScale scale = RowDivisor<T>(c, ring.denominator(c, row, column)).scale(c);
-      result = RowResult<T, true, kColumns>(make_gradient<Wide<T>>(sum(), scale));
+      result = Result(make_gradient<Wide<T>>(sum(), scale));
+    } else if constexpr (kColumns == 1) {
+      result = sum();
     } else {
-      result = RowResult<T, false, kColumns>(c, sum());
+      result = Result(c, sum());
     }
     if constexpr (kColumns > 1) __syncwarp((1u << kColumns) - 1);
     if (column == 0) arrive_at(shared_address(&memory.barriers.total[slot]));
@@ -232,7 +235,7 @@ __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring,
       }
     };
     if constexpr (kColumns == 1) {
-      WarpChunk<T, kBackward>::with_total(c, results[0].total,
+      WarpChunk<T, kBackward>::with_total(c, results[0],
                                           [&](const auto& finish) { write_all([&] { chunk.write(finish, c); }); });
     } else {
       typename TurnsChunk<T, kBackward, kColumns>::Own own[kColumns];
