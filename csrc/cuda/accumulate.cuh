@@ -16,6 +16,8 @@ __device__ __forceinline__ double add_tree(const Term& term, int first = 0) {
   }
 }
 
+__device__ __forceinline__ uint32_t upper_word(double x) { return static_cast<uint32_t>(__double2hiint(x)); }
+
 // What packs keep in register u, counted through them, without an address.
 template <int kPacks, typename T, int N>
 __device__ __forceinline__ auto unit_of(const Pack<T, N>* packs, int u) {
@@ -163,14 +165,14 @@ class Tally {
   template <int kPacks, int N>
   __device__ __forceinline__ void extend(const Pack<T, N>* packs) {
     total_.hi += add_tree<kPacks * N>([&](int k) { return How::at(packs, k); });
-    most_ = static_cast<uint32_t>(__double2hiint(total_.hi));
+    most_ = upper_word(total_.hi);
   }
 
   // As more of set()'s term, other(total) being that of another thread. is_exact() wants the least of both's elements.
   template <typename Other>
   __device__ __forceinline__ void join(const Other& other) {
     total_.hi += other(total_.hi);
-    most_ = static_cast<uint32_t>(__double2hiint(total_.hi));
+    most_ = upper_word(total_.hi);
   }
 
   __device__ __forceinline__ bool is_exact(const Least<T>& least) const { return most_ < How::exact_below(least); }
@@ -187,7 +189,7 @@ class Tally {
   template <int kPacks, int N>
   __device__ __forceinline__ double magnitudes(const Pack<T, N>* packs) {
     const double term = add_tree<kPacks * N>([&](int k) { return How::at(packs, k); });
-    most_ = max(most_, static_cast<uint32_t>(__double2hiint(term)));
+    most_ = max(most_, upper_word(term));
     return term;
   }
 };
@@ -237,14 +239,6 @@ class Largest {
     largest_ = __hmax2_nan(largest_, __habs2(pair));
   }
 
-  template <typename Other>
-  __device__ __forceinline__ void join(const Other& other) {
-    uint32_t bits;
-    memcpy(&bits, &largest_, sizeof bits);
-    note(other(bits));
-  }
-
-  __device__ __forceinline__ bool is_finite() const { return top() - top() == 0.0f; }
   // Infinity or NaN where there is one. By one value: a kernel that holds rows of float16 would spill by two.
   __device__ __forceinline__ Sum unless_special(const Sum& finite) const {
     const float largest = top();
@@ -264,18 +258,14 @@ class Largest {
 // No finite bfloat16 reaches what an infinity reads as.
 struct NoLargest {
   __device__ __forceinline__ void note(uint32_t) {}
-  template <typename Other>
-  __device__ __forceinline__ void join(const Other&) {}
-  __device__ __forceinline__ bool is_finite() const { return true; }
   __device__ __forceinline__ Sum unless_special(const Sum& sum) const { return sum; }
 };
 
 template <typename T>
 using Specials = std::conditional_t<std::is_same_v<T, __half>, Largest, NoLargest>;
 
-// Sums halves as Tally does. Total: a Sum, or a double, which may lose bits. Special: NoLargest where what it is given
-// is noted elsewhere.
-template <typename T, typename Total, typename Special = Specials<T>>
+// Sums halves as Tally does. Total: a Sum, or a double, which may lose bits.
+template <typename T, typename Total>
 class HalfTally {
  public:
   using Careful = HalfTally;
@@ -295,12 +285,6 @@ class HalfTally {
     add<kPacks>(packs);
   }
 
-  // other(total): that of another thread, whose elements are noted elsewhere.
-  template <typename Other>
-  __device__ __forceinline__ void join(const Other& other) {
-    total_ += other(total_);
-  }
-
   __device__ __forceinline__ bool is_exact(const Least<T>&) const { return true; }
   __device__ __forceinline__ Sum sum() const { return special_.unless_special(finite_sum()); }
 
@@ -312,7 +296,7 @@ class HalfTally {
 
  private:
   Total total_{};
-  Special special_;
+  Specials<T> special_;
 
   template <int kPacks, int N>
   __device__ __forceinline__ double magnitudes(const Pack<T, N>* packs) {

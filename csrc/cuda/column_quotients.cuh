@@ -28,7 +28,6 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   using Base::tally;
   using Base::way;
   using Base::x;
-  using typename Base::ColumnTally;
   using typename Base::Few;
   using typename Base::UnitPack;
   // Of a step's, whose quotients are proven together.
@@ -53,22 +52,20 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       Quotient<T> quotients[kFews][kFew];
       Least<T> least;
       note_each<kSteps>(least, x[j]);
-      Specials<T> specials = specials_of(j);
-      ColumnTally shared[kShared ? kColumns : 1];
+      ColumnTally<T> shared[kShared ? kColumns : 1];
       if constexpr (kShared) {
 #pragma unroll
         for (int k = 0; k < kColumns; ++k) shared[k] = tally(j, k);
         each_other([&](const auto& other) {
           least.join(other);
-          specials.join(other);
 #pragma unroll
           for (int k = 0; k < kColumns; ++k) shared[k].join(other);
         });
       }
-      bool plain = specials.is_finite();
+      bool plain = true;
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
-        const ColumnTally tallied = kShared ? shared[kShared ? k : 0] : tally(j, k);
+        const ColumnTally<T> tallied = kShared ? shared[kShared ? k : 0] : tally(j, k);
         const Sum total = tallied.sum();
         if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
         Quotient<T>& quotient = quotients[k / kFew][k % kFew];
@@ -121,23 +118,6 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     int64_t anew = this->unit(j);
     asm volatile("" : "+l"(anew));
     return offsets_of(t, c.geometry.rows, anew);
-  }
-
-  // Of a unit's elements.
-  __device__ __forceinline__ Specials<T> specials_of(int j) const {
-    Specials<T> specials;
-    if constexpr (sizeof(T) == 2) {
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-#pragma unroll
-        for (int f = 0; f < kFews; ++f) {
-          uint32_t bits = 0;
-          memcpy(&bits, &x[j][u].units[f], sizeof x[j][u].units[f]);
-          specials.note(bits);
-        }
-      }
-    }
-    return specials;
   }
 
   // The quotients of a step. Sets the bits of what is not proven, which stays as it was read where sums are kept.

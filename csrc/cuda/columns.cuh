@@ -2,7 +2,7 @@
 #pragma once
 
 #include "access.cuh"
-#include "accumulate.cuh"
+#include "column_tally.cuh"
 #include "lattice.cuh"
 
 namespace l1norm::cuda {
@@ -21,8 +21,6 @@ struct Columns {
   using Few = Pack<T, kFew>;
   static_assert(kUnits * kSteps * kFews <= 64);
   static_assert(!kShared || kUnits == 1);
-  // Infinities and NaN are noted of a unit's columns together.
-  using ColumnTally = std::conditional_t<std::is_same_v<T, __half>, HalfTally<__half, double, NoLargest>, Tally<T>>;
 
   const Call& c;
   const Tiling& t;
@@ -70,11 +68,11 @@ struct Columns {
     for (int bit = t.lanes; bit < 32; bit *= 2) join([&](auto v) { return __shfl_xor_sync(lanes, v, bit); });
   }
 
-  __device__ __forceinline__ ColumnTally tally(int j, int k) const {
+  __device__ __forceinline__ ColumnTally<T> tally(int j, int k) const {
     Pack<T, 1> elements[kSteps];
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) elements[u].units[0] = x[j][u][k];
-    ColumnTally tally;
+    ColumnTally<T> tally;
     tally.template set<kSteps>(elements);
     return tally;
   }

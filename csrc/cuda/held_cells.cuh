@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cells.cuh"
+#include "column_tally.cuh"
 #include "desk.cuh"
 
 namespace l1norm::cuda {
@@ -74,9 +75,30 @@ struct HeldCells {
     const auto scale = [&](int k) {
       return kBackward && before.exists ? dot_scale_of<T>(c, denominator + k * t.denominator_step) : 0.0;
     };
+    const int end = t.along ? t.step_lanes() : 32;
+    int bit = t.along ? 1 : t.lanes;
+    if (!kElements && t.columns > 1) bit *= kPack;
+    const int first = bit;
     TotalOf total{};
     if (kElements || t.columns == 1) {
       total = as_total<TotalOf>(sum(t, scale(0)));
+    } else if constexpr (kPlaced) {
+      double placed = folded<kPack>(t, before, [&](int k) {
+        Pack<T, 1> elements[kPacks];
+#pragma unroll
+        for (int u = 0; u < kPacks; ++u) elements[u].units[0] = x.held[u][k];
+        ColumnTally<T> tally;
+        tally.template set<kPacks>(elements);
+        return tally.placed();
+      });
+#pragma unroll 1
+      for (; bit < end; bit *= 2) placed = placed + shuffled(placed, bit);
+      const ColumnTally<T> tally(placed);
+      total = tally.sum();
+      if (__any_sync(0xffffffffu, !tally.is_exact(least))) {
+        total = carefully_folded(t, before, scale);
+        bit = first;
+      }
     } else if constexpr (!kElements && !kShared) {
       note_held();
       Losses<TallyOf> losses;
@@ -115,13 +137,7 @@ struct HeldCells {
     // Anew, as a kernel of floats would spill on compute capability 12.0; gradients run 3% slower so.
     const Place place = kBackward ? before : make_place();
     double2* const parts = Memory(place, t, cluster).parts + place.step_warp * t.count();
-    const int end = t.along ? t.step_lanes() : 32;
-    int bit = t.along ? 1 : t.lanes, column = 0;
-    if (!kElements && t.columns > 1) {
-      column = column_of(place);
-      bit *= kPack;
-    }
-    const int first = bit;
+    const int column = !kElements && t.columns > 1 ? column_of(place) : 0;
 #pragma unroll 1
     for (; bit < end; bit *= 2) total = total + shuffled(total, bit);
     const int rank = t.along ? place.step_lane : place.thread % 32 >> log2_of(first);
@@ -142,6 +158,9 @@ struct HeldCells {
  private:
   using TallyOf = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
   using TotalOf = Total<T, kBackward>;
+  // Whether a warp adds up columns in doubles, in which those of float16 lose nothing.
+  static constexpr bool kPlaced = !kBackward && !kElements && !kShared && std::is_same_v<T, __half>;
+  static_assert(!kPlaced || kPacks * 32 < 1 << 13);
 
   __device__ __forceinline__ void note_held() {
     if constexpr (!kBackward && kPacks > 0) note_each<kPacks>(least, x.held);
@@ -227,16 +246,16 @@ struct HeldCells {
   // The sum of one of kCount columns, over as many lanes: of those along the steps each keeps a half of the columns and
   // hands the other one on, so that every sum is shuffled once. Columns of a pack have as many lanes at least.
   template <int kCount, typename SumOf>
-  __device__ __forceinline__ TotalOf folded(const Tiling& t, const Place& place, const SumOf& sum_of,
-                                            int first = 0) const {
+  static __device__ __forceinline__ auto folded(const Tiling& t, const Place& place, const SumOf& sum_of,
+                                                int first = 0) {
     if constexpr (kCount == 1) {
       return sum_of(first);
     } else {
-      const TotalOf lower = folded<kCount / 2>(t, place, sum_of, first);
-      const TotalOf upper = folded<kCount / 2>(t, place, sum_of, first + kCount / 2);
+      const auto lower = folded<kCount / 2>(t, place, sum_of, first);
+      const auto upper = folded<kCount / 2>(t, place, sum_of, first + kCount / 2);
       const int bit = t.lanes * (kPack / kCount);
       const bool takes_upper = (place.thread & bit) != 0;
-      const TotalOf mine = takes_upper ? upper : lower, other = takes_upper ? lower : upper;
+      const auto mine = takes_upper ? upper : lower, other = takes_upper ? lower : upper;
       return mine + shuffled(other, bit);
     }
   }

@@ -6,6 +6,7 @@
 // results (`result`) are, and its columns' denominator().
 #pragma once
 
+#include "column_tally.cuh"
 #include "gradient.cuh"
 #include "lattice.cuh"
 #include "turns.cuh"
@@ -112,7 +113,7 @@ struct Loose {
   using Few = Pack<T, kUnit>;
   using Results = LooseResults<T, kBackward>;
 
-  using First = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
+  using First = std::conditional_t<kBackward, DotTally<T>, ColumnTally<T>>;
   using TotalOf = Total<T, kBackward>;
   // Packs that are worked on together, or not at all where a thread has fewer: more take more registers, fewer more
   // branches. Relays have all.

@@ -23,10 +23,17 @@ struct alignas(sizeof(T) * N) Pack {
 
   __device__ __forceinline__ T operator[](int k) const {
     if constexpr (kPairs) {
-      const unsigned short bits = static_cast<unsigned short>(k % 2 == 0 ? units[k / 2] : units[k / 2] >> 16);
-      T x;
-      memcpy(&x, &bits, sizeof x);
-      return x;
+      if constexpr (std::is_same_v<T, __half>) {
+        // Not by its bits: conversions take either one of a pair, and its magnitude.
+        __half2 pair;
+        memcpy(&pair, &units[k / 2], sizeof pair);
+        return k % 2 == 0 ? pair.x : pair.y;
+      } else {
+        const unsigned short bits = static_cast<unsigned short>(k % 2 == 0 ? units[k / 2] : units[k / 2] >> 16);
+        T x;
+        memcpy(&x, &bits, sizeof x);
+        return x;
+      }
     } else {
       return units[k];
     }

@@ -1,6 +1,7 @@
 // What a warp does with its chunk of a run in which a few rows take turns.
 #pragma once
 
+#include "column_tally.cuh"
 #include "ring.cuh"
 
 namespace l1norm::cuda {
@@ -21,14 +22,6 @@ __device__ __forceinline__ void turn(Value (&values)[kColumns], int first) {
   }
 }
 
-// A column's share of float16, of which infinities and NaN are noted of all columns together.
-class HalfTurnTally : public HalfTally<__half, double, NoLargest> {
- public:
-  using Careful = Tally<__half>;
-
-  __device__ __forceinline__ bool is_exact(const Largest& largest) const { return largest.is_finite(); }
-};
-
 // Elements k of a lane's packs are its column k % kColumns, counted from that of its first pack, of whichever chunk.
 template <typename T, bool kBackward, int kColumns>
 class TurnsChunk {
@@ -48,10 +41,7 @@ class TurnsChunk {
  public:
   using Result = RowResult<T, kBackward, kColumns>;
   using Own = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
-  static constexpr bool kHalf = std::is_same_v<T, __half>;
-  using First = std::conditional_t<kBackward, DotTally<T>, std::conditional_t<kHalf, HalfTurnTally, Tally<T>>>;
-  // What tells whether sums have lost anything.
-  using Bound = std::conditional_t<kHalf && !kBackward, Largest, Least<T>>;
+  using First = std::conditional_t<kBackward, DotTally<T>, ColumnTally<T>>;
 
   // The k-th of the block's in a run. stage: the place of its memory.
   __device__ __forceinline__ TurnsChunk(const Call& c, const Ring& ring, unsigned row, int k, const Chunk& chunk,
@@ -83,7 +73,7 @@ class TurnsChunk {
   }
 
   template <typename Tallies>
-  __device__ __forceinline__ void add(Tallies& tallies, Bound& bound) const {
+  __device__ __forceinline__ void add(Tallies& tallies, Least<T>& least) const {
     constexpr bool kNotes = !kBackward && std::is_same_v<Tallies, First[kColumns]>;
     if (edge_.to != nullptr) {
       const int mine = own_column(static_cast<int>(edge_.place % kColumns));
@@ -92,14 +82,14 @@ class TurnsChunk {
         const Pack<T, 1> x{{k == mine ? edge_.x.units[0] : T{}}}, g{{k == mine ? edge_.g.units[0] : T{}}};
         add_column<1>(tallies[k], &g, &x);
       }
-      if constexpr (kNotes) note(bound, edge_.x);
+      if constexpr (kNotes) least.note(edge_.x);
     }
     for (int i = first_; i < count_; i += kSummed * 32) {
       RowPack g[kBackward ? kSummed : 1], x[kSummed];
       get(x_, i, x);
       if constexpr (kBackward) get(g_, i, g);
 #pragma unroll
-      for (int u = 0; kNotes && u < kSummed; ++u) note(bound, x[u]);
+      for (int u = 0; kNotes && u < kSummed; ++u) least.note(x[u]);
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
         Pack<T, 1> elements[kEach], grads[kEach];
@@ -177,20 +167,6 @@ class TurnsChunk {
       for (int e = 0; e < kPack; ++e) {
         if (own_column(u, e) == k) elements[n++] = element_of(packs[u], e);
       }
-    }
-  }
-
-  template <int N>
-  static __device__ __forceinline__ void note(Bound& bound, const Pack<T, N>& x) {
-    if constexpr (std::is_same_v<Bound, Largest>) {
-#pragma unroll
-      for (const auto unit : x.units) {
-        uint32_t bits = 0;
-        memcpy(&bits, &unit, sizeof unit);
-        bound.note(bits);
-      }
-    } else {
-      bound.note(x);
     }
   }
 

@@ -65,16 +65,16 @@ __device__ __forceinline__ Total<T, kBackward> sum_turns(const Call& c, const Ri
                                                          const EachChunk& each_chunk, int& column) {
   using MyChunk = TurnsChunk<T, kBackward, kColumns>;
   int first_column = 0;
-  typename MyChunk::Bound bound;
+  Least<T> least;
   Sum sums[kColumns];
   const auto add = [&](auto& tallies) {
     each_chunk([&](int k, const Chunk& chunk, int stage) {
       const MyChunk mine(c, ring, row, k, chunk, ring.place<kBackward>(stage));
-      mine.add(tallies, bound);
+      mine.add(tallies, least);
       first_column = mine.first_column();
     });
   };
-  sum_each<typename MyChunk::First>(bound, add, sums);
+  sum_each<typename MyChunk::First>(least, add, sums);
   turn(sums, first_column);
   Total<T, kBackward> totals[power_of_two_from(kColumns)]{};
 #pragma unroll
