@@ -35,10 +35,13 @@ def placed(values: torch.Tensor, start: int, device: str) -> torch.Tensor:
     return place.copy_(values)
 
 
-# A chunk a block and several; then all blocks hold one run. Blocks are at each of their barriers several times.
+# A chunk a block and several; then all blocks hold one run, and of gradients of halves one alone. Blocks are at each of
+# their barriers several times.
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("runs", "run_bytes"), [(5001, 8200), (1001, 60_000), (200, 262_140), (23, 2_600_008)])
+@pytest.mark.parametrize(
+    ("runs", "run_bytes"), [(5001, 8200), (1001, 60_000), (200, 262_140), (23, 2_600_008), (5, 10_500_000)]
+)
 def test_a_ring_that_turns_often(runs, run_bytes, dtype, columns, cuda):
     shape = (runs, run_bytes // dtype.itemsize // columns, columns)
     x, g = (make_rows("randn", *shape, dtype=dtype, seed=seed) for seed in (1, 2))
