@@ -41,20 +41,21 @@ def test_blocks_hold_their_chunks(name, dtype, backward, asking):
                 assert stages % 8 == 0, case
                 assert max(held * chunks, chunks + 1) <= stages <= min(64, 6 * chunks), case
                 assert stages * chunk_bytes * operands + (14 << 10) <= device["shared_bytes"], case
-                assert chunk_bytes // 16 * (16 // size) // 32 <= 1 << 13, case  # float16 a lane that a double sums
+                # Float16 of a lane, of each eighth chunk, that a double sums.
+                assert -(-chunks // 8) * chunk_bytes // size // 32 <= 1 << 13, case
     assert taken > 5 or dtype == D or name not in WITH_CLUSTERS
 
 
-# Runs, steps, rows that take turns, dtype, backward, and the kernel that was measured to be the fastest, on both.
+# Runs, steps, rows that take turns, dtype, backward, and the kernel that was measured to be the fastest, on both; of
+# halves of which a chip holds one run, on an H200.
 MEASURED = [
     (223, 150_001, 2, F, False, "ring"), (67, 333_333, 3, F, False, "ring"), (67, 250_001, 4, F, False, "ring"),
     (447, 75_001, 2, F, True, "ring"), (134, 166_667, 3, F, True, "ring"), (223, 300_001, 2, B, False, "ring"),
     (67, 666_667, 3, B, True, "ring"), (134, 250_001, 4, H, False, "ring"), (447, 75_001, 4, H, True, "ring"),
     (894, 18_751, 4, F, False, "slab"), (894, 37_501, 2, F, True, "slab"), (3000, 3000, 3, F, False, "slab"),
     (3000, 3000, 3, B, True, "slab"), (67, 250_001, 4, F, True, "strided_relay"),
-    (2, 500_001, 3, F, True, "strided_relay"), (24, 5_250_001, 2, B, False, "ring"),
+    (2, 500_001, 3, F, True, "strided_relay"), (8, 5_250_001, 2, B, False, "ring"),
     (24, 1_750_001, 3, B, True, "ring"), (24, 1_312_501, 2, F, True, "strided_relay"),
-    (2, 5_250_001, 2, H, False, "strided_relay"),
 ]  # fmt: skip
 
 
