@@ -248,10 +248,10 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   const int64_t wide = each_used(packed) ? std::min(k.size, kWideRows) : kWideRows;
   const bool stays = wide * row_bytes <= kMostCached;
   int64_t most = Layout::kMostRows;
-  // Neither where a tile of all of them is one run of memory, nor for gradients, whose tiles are twice as large (two
-  // threads of an EPYC with 1 MB of L2 cache, all columns and 128: 32 x 4096 x 512 float32 over its middle 78 ms and
-  // 110, with out= 23 and 28, its gradient 116 and 155; 4096 x 1024 1.7 and 3.1; gradients of 4096 x 16384 in lines of
-  // 1024 102 and 126).
+  // Short lines do not repay where a tile of all columns is one run of memory, nor for gradients, whose tiles are twice
+  // as large (two threads of an EPYC with 1 MB of L2 cache, all columns and 128: 32 x 4096 x 512 float32 over its
+  // middle 78 ms and 110, with out= 23 and 28, its gradient 116 and 155; 4096 x 1024 1.7 and 3.1; gradients of 4096 x
+  // 16384 in lines of 1024 102 and 126).
   const bool is_run = each_used(packed) && k.size <= Layout::kMostRows, cuts_repay = !backward && !is_run;
   if (stays || (cuts_repay && kLeastRows * row_bytes <= kTileOfColumns && each_used(in_lines))) {
     most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, stays ? wide : kLeastRows, most);

@@ -16,8 +16,6 @@ __device__ __forceinline__ double add_tree(const Term& term, int first = 0) {
   }
 }
 
-__device__ __forceinline__ uint32_t upper_word(double x) { return static_cast<uint32_t>(__double2hiint(x)); }
-
 // What packs keep in register u, counted through them, without an address.
 template <int kPacks, typename T, int N>
 __device__ __forceinline__ auto unit_of(const Pack<T, N>* packs, int u) {

@@ -203,7 +203,7 @@ __device__ __forceinline__ bool rounded_divisor(const Sum& sum, const Count& cou
   m = as_double(left > 0.0 || (left == 0.0 && (below & last) != 0) ? below + last : below);
   const bool clamped = q < eps;
   if (clamped) m = static_cast<double>(static_cast<float>(eps));
-  const uint32_t upper = static_cast<uint32_t>(__double2hiint(m));
+  const uint32_t upper = upper_word(m);
   return (upper >= (1023u - 100u) << 20) & (upper < (1023u + 100u) << 20) & (fabs(q - eps) > 0x1p-40 * q);
 }
 

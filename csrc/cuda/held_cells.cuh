@@ -84,6 +84,7 @@ struct HeldCells {
       total = as_total<TotalOf>(sum(t, scale(0)));
     } else if constexpr (kPlaced) {
       double placed = folded<kPack>(t, before, [&](int k) {
+        // Not by column(), whose element_of() shifts what a conversion takes from where it is.
         Pack<T, 1> elements[kPacks];
 #pragma unroll
         for (int u = 0; u < kPacks; ++u) elements[u].units[0] = x.held[u][k];

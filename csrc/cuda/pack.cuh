@@ -13,6 +13,8 @@
 
 namespace l1norm::cuda {
 
+__device__ __forceinline__ uint32_t upper_word(double x) { return static_cast<uint32_t>(__double2hiint(x)); }
+
 // N elements that move in one instruction. Two-byte ones are kept in pairs: one by one they would take a register each.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {

@@ -173,8 +173,8 @@ struct HalfQuotient {
   // of a sum below it; of one beside it, nobody asks which is the larger.
   __device__ __forceinline__ HalfQuotient(const Sum& sum, const Count& count, double eps, Plain) {
     const double least = eps * count.value;
-    const uint32_t least_upper = static_cast<uint32_t>(__double2hiint(least));
-    uint32_t upper = static_cast<uint32_t>(__double2hiint(sum.hi));
+    const uint32_t least_upper = upper_word(least);
+    uint32_t upper = upper_word(sum.hi);
     const bool clamped = upper < least_upper, beside = upper == least_upper;
     const uint32_t lower = static_cast<uint32_t>(__double2loint(clamped ? least : sum.hi));
     upper = max(upper, least_upper);
@@ -269,7 +269,7 @@ struct Quotient<double> {
     lo = m.lo;
     inverse = near_reciprocal(m.hi);
     // Of what has a larger upper word remainders lose nothing and quotients are normal.
-    limit = 2u * static_cast<uint32_t>(__double2hiint(fmax(0x1p-960, m.hi * 0x1p-1020))) + 1u;
+    limit = 2u * upper_word(fmax(0x1p-960, m.hi * 0x1p-1020)) + 1u;
     const auto bits = static_cast<uint64_t>(__double_as_longlong(sum.hi + sum.lo));
     tie_bits = (bits & count.sum_bits) == 0 ? count.element_bits : 0;
     if (tie_bits == ~0u) limit = ~0u;  // zeros alone are told
@@ -298,7 +298,7 @@ struct Quotient<double> {
       const uint32_t lower = static_cast<uint32_t>(__double2loint(x[k]));
       set |= lower & tie_bits;
       // Zeros rank above everything: their quotients are exact.
-      least = min(least, (2u * static_cast<uint32_t>(__double2hiint(x[k])) | min(lower, 1u)) - 1u);
+      least = min(least, (2u * upper_word(x[k]) | min(lower, 1u)) - 1u);
     }
     return set == 0 && least >= limit;
   }

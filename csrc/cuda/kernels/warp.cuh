@@ -112,7 +112,7 @@ class NearSum {
   const Row& row_;
   double placed_;
 
-  __device__ __forceinline__ uint32_t upper() const { return static_cast<uint32_t>(__double2hiint(placed_)); }
+  __device__ __forceinline__ uint32_t upper() const { return upper_word(placed_); }
 };
 
 // kLanes lanes hold a row, kPacks packs a lane. kAlike: as HeldPair has it.
