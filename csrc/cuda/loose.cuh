@@ -25,6 +25,12 @@ class Spaced {
 
   __device__ __forceinline__ explicit Spaced(void* start) : start_(static_cast<char*>(start)) {}
 
+  // What follows so many, from the next whole W on.
+  template <typename W>
+  __device__ __forceinline__ W* behind(int columns) const {
+    return reinterpret_cast<W*>(start_) + (bytes(columns) + sizeof(W) - 1) / sizeof(W);
+  }
+
   __device__ __forceinline__ V& operator[](int column) const {
     const auto at = static_cast<unsigned>(column);
     return *reinterpret_cast<V*>(start_ + at * static_cast<unsigned>(sizeof(V)) + at / kPack * kGap);
@@ -35,6 +41,58 @@ class Spaced {
   char* start_;
 };
 
+// Reads an operand's packs of a place: whole(u, from, there) those that memory has from there on, put(u, pack) others.
+template <typename T, int kPacks, int64_t Offsets::* kOf, typename Place, typename Whole, typename Put>
+__device__ __forceinline__ void load_loose(const Place& place, const void* operand, const Whole& whole,
+                                           const Put& put) {
+  constexpr int kPack = kPackBytes / sizeof(T);
+  const T* const start = static_cast<const T*>(operand);
+  const int64_t at = place.template offset<kOf>(), bump = place.template bump<kOf>();
+  const T* p = settled(start + at);
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u) {
+    whole(u, p, place.is_whole(u));
+    p = settled(p + bump);
+  }
+  if (place.all_whole()) return;
+  // At the ends of rows packs may hold neighbours of others, but for the operand's ends.
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u) {
+    if (u >= place.packs) break;
+    if (place.is_whole(u)) continue;
+    const int64_t here = at + u * bump;
+    if (here >= 0 && here + kPack <= place.template extent<kOf>()) {
+      whole(u, start + here, true);
+    } else {
+      const int first = place.first(u), last = place.last(u);
+      put(u, make_pack<T, kPack>([&](int k) { return k >= first && k < last ? start[here + k] : T{}; }));
+    }
+  }
+}
+
+// Writes packs of a thread, of which `first` is the number of the first one, from `to` on, which goes on with them.
+template <Access kAccess, typename T, int M, int N, typename Place>
+__device__ __forceinline__ void store_loose(const Place& place, int first, const Pack<T, M> (&packs)[N], T*& to,
+                                            int64_t bump) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const int u = first + i;
+    to = settled(to);
+    if (u < place.packs) {
+      if (place.is_whole(u)) {
+        store_pack<kAccess>(reinterpret_cast<Pack<T, M>*>(to), packs[i]);
+      } else {
+        const int begin = place.first(u), end = place.last(u);
+#pragma unroll
+        for (int k = 0; k < M; ++k) {
+          if (k >= begin && k < end) to[k] = packs[i][k];
+        }
+      }
+    }
+    to += bump;
+  }
+}
+
 template <typename T, int kPacks, Access kAccess>
 struct LooseCells {
   static constexpr int kPack = kPackBytes / sizeof(T);
@@ -43,50 +101,18 @@ struct LooseCells {
 
   template <int64_t Offsets::* kOf, typename Place>
   __device__ __forceinline__ void load(const Place& place, const void* operand) {
-    const T* const start = static_cast<const T*>(operand);
-    const int64_t at = place.template offset<kOf>(), bump = place.template bump<kOf>();
-    const T* p = settled(start + at);
-#pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      held[u] = load_pack<kAccess>(reinterpret_cast<const CellPack*>(p), place.is_whole(u));
-      p = settled(p + bump);
-    }
-    if (place.all_whole()) return;
-    // At the ends of rows packs may hold neighbours of others, but for the operand's ends.
-#pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      if (u >= place.packs) break;
-      if (place.is_whole(u)) continue;
-      const int64_t here = at + u * bump;
-      if (here >= 0 && here + kPack <= place.template extent<kOf>()) {
-        held[u] = load_pack<kAccess>(reinterpret_cast<const CellPack*>(start + here), true);
-      } else {
-        const int first = place.first(u), last = place.last(u);
-        held[u] = make_pack<T, kPack>([&](int k) { return k >= first && k < last ? start[here + k] : T{}; });
-      }
-    }
+    load_loose<T, kPacks, kOf>(
+        place, operand,
+        [&](int u, const T* from, bool there) {
+          held[u] = load_pack<kAccess>(reinterpret_cast<const CellPack*>(from), there);
+        },
+        [&](int u, const CellPack& pack) { held[u] = pack; });
   }
 
   template <typename Place>
   __device__ __forceinline__ void store(const Place& place, void* output) const {
-    T* p = static_cast<T*>(output) + place.template offset<&Offsets::output>();
-    const int64_t bump = place.template bump<&Offsets::output>();
-#pragma unroll
-    for (int u = 0; u < kPacks; ++u) {
-      p = settled(p);
-      if (u < place.packs) {
-        if (place.is_whole(u)) {
-          store_pack<kAccess>(reinterpret_cast<CellPack*>(p), held[u]);
-        } else {
-          const int first = place.first(u), last = place.last(u);
-#pragma unroll
-          for (int k = 0; k < kPack; ++k) {
-            if (k >= first && k < last) p[k] = held[u][k];
-          }
-        }
-      }
-      p += bump;
-    }
+    T* to = static_cast<T*>(output) + place.template offset<&Offsets::output>();
+    store_loose<kAccess>(place, 0, held, to, place.template bump<&Offsets::output>());
   }
 
   // The k-th element of each of N packs.
@@ -97,6 +123,39 @@ struct LooseCells {
   }
 };
 
+// The same in shared memory, in places of the thread's own.
+template <typename T, int kPacks>
+struct SharedLooseCells {
+  static constexpr int kPack = kPackBytes / sizeof(T);
+  using CellPack = Pack<T, kPack>;
+  uint4* mine;
+
+  template <int64_t Offsets::* kOf, typename Place>
+  __device__ __forceinline__ void load(const Place& place, const void* operand) const {
+    load_loose<T, kPacks, kOf>(
+        place, operand,
+        [&](int u, const T* from, bool there) {
+          if (there) {
+            copy_async<kCopied<true>>(place_of(u), from);
+          } else {
+            *place_of(u) = CellPack{};
+          }
+        },
+        [&](int u, const CellPack& pack) { *place_of(u) = pack; });
+  }
+
+  template <int N>
+  __device__ __forceinline__ void get(int first, CellPack (&packs)[N]) const {
+#pragma unroll
+    for (int u = 0; u < N; ++u) packs[u] = *place_of(first + u);
+  }
+
+ private:
+  __device__ __forceinline__ CellPack* place_of(int u) const {
+    return reinterpret_cast<CellPack*>(mine + u * blockDim.x);
+  }
+};
+
 template <typename T>
 using Parts = Spaced<double2, T>;
 template <typename T, bool kBackward>
@@ -104,12 +163,15 @@ using LooseResult = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
 template <typename T, bool kBackward>
 using LooseResults = Spaced<LooseResult<T, kBackward>, T>;
 
-template <typename T, bool kBackward, int kPacks, Access kAccess>
+// kShared: x is in shared memory, and a group of its packs at a time in registers; of gradients of floats.
+template <typename T, bool kBackward, int kPacks, Access kAccess, bool kShared = false>
 struct Loose {
-  using X = LooseCells<T, kPacks, kAccess>;
+  using InRegisters = LooseCells<T, kPacks, kAccess>;
+  using X = std::conditional_t<kShared, SharedLooseCells<T, kPacks>, InRegisters>;
+  using CellPack = typename X::CellPack;
   static constexpr int kPack = X::kPack;
   // What is worked on at a time: one element, or a pair of halves.
-  static constexpr int kUnits = X::CellPack::kUnits, kUnit = kPack / kUnits;
+  static constexpr int kUnits = CellPack::kUnits, kUnit = kPack / kUnits;
   using Few = Pack<T, kUnit>;
   using Results = LooseResults<T, kBackward>;
 
@@ -134,27 +196,46 @@ struct Loose {
   static_assert(kPacks % kOfHalves == 0 && kPacks % kOfOthers == 0 && kPacks <= 16);
 
   X x;
-  std::conditional_t<kBackward, X, Empty> g;
+  std::conditional_t<kBackward, InRegisters, Empty> g;
   std::conditional_t<kBackward, Empty, Least<T>> least;
 
   template <typename Place>
   __device__ __forceinline__ void load(const Call& c, const Place& place) {
+    if constexpr (kShared) x.template load<&Offsets::input>(place, c.input);
     if constexpr (kBackward) g.template load<&Offsets::grad>(place, c.grad);
-    x.template load<&Offsets::input>(place, c.input);
+    if constexpr (!kShared) x.template load<&Offsets::input>(place, c.input);
   }
 
   // What lanes of the warp that have the same columns have of each.
   template <typename Place>
   __device__ __forceinline__ void hand_in(const Call& c, const Place& place, const Parts<T>& parts) {
     using Careful = typename First::Careful;
-    note(place);
     Losses<First> losses;
     TotalOf sums[kPack];
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) {
-      const First tally = tally_of<First>(c, place, k);
+    const auto note_sum = [&](int k, const First& tally) {
       losses.note(tally, least);
       sums[k] = as_total<TotalOf>(tally.sum());
+    };
+    if constexpr (kShared) {
+      wait_for_copies();
+      First tallies[kPack];
+      each_group(place, [&](auto first) {
+        CellPack packs[kGroup<Place>];
+        x.get(first, packs);
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) {
+          Pack<T, 1> elements[kGroup<Place>];
+#pragma unroll
+          for (int u = 0; u < kGroup<Place>; ++u) elements[u] = element_of(packs[u], k);
+          add<first>(tallies[k], k, elements, 1.0);
+        }
+      });
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) note_sum(k, tallies[k]);
+    } else {
+      note(place);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) note_sum(k, tally_of<First>(c, place, k));
     }
     if constexpr (!std::is_same_v<First, Careful>) {
       const bool lost = losses.any([&](auto& seer) {
@@ -182,34 +263,42 @@ struct Loose {
     if (!place.exists) return;  // nor have its columns results
     if constexpr (kAccess == Access::kLast) note(place);
     uint64_t unproven = 0;
+    if constexpr (kShared) {
+      T* to = static_cast<T*>(c.output) + place.template offset<&Offsets::output>();
+      const int64_t bump = place.template bump<&Offsets::output>();
+      each_group(place, [&](auto first) {
+        CellPack packs[kGroup<Place>];
+        x.get(first, packs);
 #pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
-      const int at = place.result + unit * kUnit;
-      if constexpr (kBackward) {
-        const Slope<T>* slopes[kUnit];
+        for (int unit = 0; unit < kUnits; ++unit) differentiate<first, Place>(results, place.result, unit, packs);
+        store_loose<kAccess>(place, first, packs, to, bump);
+      });
+      return;
+    } else {
 #pragma unroll
-        for (int k = 0; k < kUnit; ++k) slopes[k] = &results[at + k];
-        each_group(place, [&](auto first) {
-          differentiate_beside<kGroup<Place>>(slopes, g.held + first, x.held + first, unit);
-        });
-      } else {
-        Quotient<T> quotients[kUnit];
+      for (int unit = 0; unit < kUnits; ++unit) {
+        if constexpr (kBackward) {
+          each_group(place,
+                     [&](auto first) { differentiate<first, Place>(results, place.result, unit, x.held + first); });
+        } else {
+          Quotient<T> quotients[kUnit];
 #pragma unroll
-        for (int k = 0; k < kUnit; ++k) quotients[k] = results[at + k];
-        each_group(place, [&](auto first) {
+          for (int k = 0; k < kUnit; ++k) quotients[k] = results[place.result + unit * kUnit + k];
+          each_group(place, [&](auto first) {
 #pragma unroll
-          for (int u = first; u < first + kGroup<Place>; ++u) {
-            Few few;
-            if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few, least)) {
-              x.held[u].units[unit] = few.units[0];
-            } else {
-              unproven |= uint64_t{1} << (unit * kPacks + u);
+            for (int u = first; u < first + kGroup<Place>; ++u) {
+              Few few;
+              if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few, least)) {
+                x.held[u].units[unit] = few.units[0];
+              } else {
+                unproven |= uint64_t{1} << (unit * kPacks + u);
+              }
             }
-          }
-        });
+          });
+        }
       }
+      x.store(place, c.output);
     }
-    x.store(place, c.output);
     if constexpr (!kBackward) {
       // What is not proven was stored as it was read.
       for (; unproven != 0; unproven &= unproven - 1) {
@@ -229,6 +318,33 @@ struct Loose {
   }
 
  private:
+  // Makes one unit of a group of packs of x its gradients; result: the place's.
+  template <int kFirst, typename Place>
+  __device__ __forceinline__ void differentiate(const Results& results, int result, int unit, CellPack* packs) const {
+    const Slope<T>* slopes[kUnit];
+#pragma unroll
+    for (int k = 0; k < kUnit; ++k) slopes[k] = &results[result + unit * kUnit + k];
+    differentiate_beside<kGroup<Place>>(slopes, g.held + kFirst, packs, unit);
+  }
+
+  // Adds what a group of packs has of a column.
+  template <int kFirst, typename Sums, int N>
+  __device__ __forceinline__ void add(Sums& tally, int k, const Pack<T, 1> (&elements)[N], double by) const {
+    if constexpr (kBackward) {
+      Pack<T, 1> grads[N];
+      g.template column<kFirst>(k, grads);
+      if constexpr (kFirst == 0) {
+        tally.template set<N>(grads, elements, by);
+      } else {
+        tally.template extend<N>(grads, elements, by);
+      }
+    } else if constexpr (kFirst == 0) {
+      tally.template set<N>(elements);
+    } else {
+      tally.template extend<N>(elements);
+    }
+  }
+
   // Not as soon as packs are asked for: a relay asks for its divisors beside them.
   template <typename Place>
   __device__ __forceinline__ void note(const Place& place) {
@@ -256,22 +372,10 @@ struct Loose {
       const int64_t denominator = place.denominator(k);
       if (denominator >= 0) by = dot_scale_of<T>(c, denominator);
     }
-    each_group(place, [&](auto u) {
+    each_group(place, [&](auto first) {
       Pack<T, 1> elements[kGroup<Place>];
-      x.template column<u>(k, elements);
-      if constexpr (kBackward) {
-        Pack<T, 1> grads[kGroup<Place>];
-        g.template column<u>(k, grads);
-        if constexpr (u == 0) {
-          tally.template set<kGroup<Place>>(grads, elements, by);
-        } else {
-          tally.template extend<kGroup<Place>>(grads, elements, by);
-        }
-      } else if constexpr (u == 0) {
-        tally.template set<kGroup<Place>>(elements);
-      } else {
-        tally.template extend<kGroup<Place>>(elements);
-      }
+      x.template column<first>(k, elements);
+      add<first>(tally, k, elements, by);
     });
     return tally;
   }

@@ -207,7 +207,7 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
     // (4, 8192, 512) over its middle 0.782 both; gradients of 2048 x 16384 over dim 0 0.817, 0.769.
     constexpr double kSpread = 1.5;
     return plan_stagger(
-        device, strided_grid(s, p) / p.cluster, p.cluster, strided_at_once(shape.backward, device, p, shared),
+        device, strided_grid(s, p) / p.cluster, p.cluster, strided_at_once(s, shape.backward, device, p, shared),
         static_cast<double>(operands * strided_tiles_a_block(p) * s.steps * p.width * s.bytes()), kSpread);
   }
   return {};

@@ -188,8 +188,8 @@ constexpr TurnsRelayCost kTurnsRelayCosts[] = {
 inline double elements_cost(const Shape& shape, const Device& device, const StridedPlan& plan) {
   const LatticeShape& s = shape.lattice;
   const ElementsCost& of = costs_of(kElementsCosts, shape.backward, s.element_size);
-  const int most = strided_most_resident(shape.backward, device, plan), threads = strided_threads(plan);
-  const int at_once = strided_at_once(shape.backward, device, plan, 0);
+  const int most = strided_most_resident(shape.lattice, shape.backward, device, plan), threads = strided_threads(plan);
+  const int at_once = strided_at_once(shape.lattice, shape.backward, device, plan, 0);
   const int64_t line = plan.width * s.element_size;
   const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
   const double empty = missing(static_cast<double>(s.steps), cells),
@@ -241,7 +241,7 @@ inline double turns_cost(const Shape& shape, const Device& device, const Strided
   const LatticeShape& s = shape.lattice;
   const TurnsCost& of = costs_of(kTurnsCosts, shape.backward, s.element_size);
   const int threads = strided_threads(plan);
-  const int at_once = strided_at_once(shape.backward, device, plan, 0);
+  const int at_once = strided_at_once(shape.lattice, shape.backward, device, plan, 0);
   const double cells = static_cast<double>(threads) * plan.packs * plan.cluster * (kPackBytes / s.element_size);
   return of.always + of.small * smallness(shape) + of_cluster(of.cluster, plan.cluster) +
          of.empty * missing(static_cast<double>(s.steps * s.inner), cells) + of_blocks(of.alone, of.two, at_once) +

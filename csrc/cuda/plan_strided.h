@@ -124,7 +124,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   const int blocks = strided_room(s, backward, device, plan);
   if (blocks == 0) return kImpossible;
   const int threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
-  const int most_threads = strided_most_resident(backward, device, plan);
+  const int most_threads = strided_most_resident(s, backward, device, plan);
   const bool elements = s.elements > 1, alone = blocks == 1;
   // The longer arithmetic of halves.
   double loss = s.element_size == 2 ? (elements ? of.half_elements : of.half) : 0.0;
@@ -183,7 +183,7 @@ inline double planned_loss(const LatticeShape& s, bool backward, const Device& d
   if (plan.interleaved) return strided_loss(s, backward, device, plan);
   const ElementsLoss of = elements_losses(backward, s.element_size);
   const int at_once =
-      strided_at_once(backward, device, plan, static_cast<int>(strided_shared_bytes(s, backward, plan)));
+      strided_at_once(s, backward, device, plan, static_cast<int>(strided_shared_bytes(s, backward, plan)));
   const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
   return of.always + (plan.cluster > 1 ? of.many : 0.0) + (plan.cluster == 8 ? of.eight : 0.0) +
          (at_once == 1 ? of.alone : 0.0) + (plan.lanes < 32 ? of.narrow : 0.0) +

@@ -70,11 +70,14 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
   held.finish(c, t, cluster, make_place);
 }
 
+template <typename T, bool kBackward, typename Tiles>
+constexpr bool kSharesX = std::is_same_v<Tiles, HeldSkewing> && is_skewed_x_shared(kBackward, sizeof(T));
+
 // Packs that begin at any place of a row, in tiles of one way or another. A thread has one of a tile's sums at most.
 template <typename T, bool kBackward, int kPacks, typename Tiles>
-__global__ void __launch_bounds__(kStridedThreads)
+__global__ void __launch_bounds__(kSharesX<T, kBackward, Tiles> ? kSharingThreads : kStridedThreads)
     loose_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiles s) {
-  using Held = Loose<T, kBackward, kPacks, Access::kOnce>;
+  using Held = Loose<T, kBackward, kPacks, Access::kOnce, kSharesX<T, kBackward, Tiles>>;
   using Tile = typename Tiles::template Tile<T>;
   using Place = typename Tile::Place;
   extern __shared__ __align__(kSharedLine) uint4 memory[];
@@ -98,6 +101,8 @@ __global__ void __launch_bounds__(kStridedThreads)
     if (denominator >= 0) divisor = RowDivisor<T>(c, denominator);
   }
   Held held;
+  if constexpr (kSharesX<T, kBackward, Tiles>)
+    held.x.mine = results.template behind<uint4>(tile.results()) + threadIdx.x;
   held.load(c, Place(tile, false));
   held.hand_in(c, Place(tile, false), parts);
   __syncthreads();
@@ -209,8 +214,9 @@ cudaError_t launch_loose(const Call& c, const Tiles& tiles, const StridedPlan& p
                          int results, cudaStream_t stream) {
   const auto function = loose_kernel<T, kBackward, kPacks, Tiles>;
   const int threads = strided_threads(plan), sums = threads + plan.cluster * tiles.turns.columns + results;
-  const size_t shared_bytes =
-      Parts<T>::bytes(slots) + static_cast<size_t>(sums) * sizeof(double2) + LooseResults<T, kBackward>::bytes(results);
+  const size_t cells = kSharesX<T, kBackward, Tiles> ? static_cast<size_t>(threads * kPacks + 1) : 0;
+  const size_t shared_bytes = Parts<T>::bytes(slots) + static_cast<size_t>(sums) * sizeof(double2) +
+                              LooseResults<T, kBackward>::bytes(results) + cells * kPackBytes;
   static Prepared prepared;
   const cudaError_t error =
       prepared.for_launch(c.device, reinterpret_cast<const void*>(function), static_cast<int>(shared_bytes));
