@@ -71,6 +71,8 @@ SKEWED = [
     (64, 16_641, torch.bfloat16, True, True), (256, 3001, torch.bfloat16, True, True),
     (200, 3001, torch.float32, False, False), (32, 3001, torch.bfloat16, False, False),
     (128, 577, torch.bfloat16, False, False), (256, 197, torch.bfloat16, False, False),
+    (256, 16_641, torch.float32, True, True), (512, 1089, torch.float32, True, True),
+    (1000, 4226, torch.float32, True, True),
     (128, 577, torch.bfloat16, True, False), (768, 577, torch.float32, True, False),
 ]  # fmt: skip
 

@@ -182,12 +182,13 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
 inline double planned_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
   if (plan.interleaved) return strided_loss(s, backward, device, plan);
   const ElementsLoss of = elements_losses(backward, s.element_size);
+  const int threads = strided_threads(plan), most_threads = strided_most_resident(s, backward, device, plan);
   const int at_once =
       strided_at_once(s, backward, device, plan, static_cast<int>(strided_shared_bytes(s, backward, plan)));
   const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
-  return of.always + (plan.cluster > 1 ? of.many : 0.0) + (plan.cluster == 8 ? of.eight : 0.0) +
-         (at_once == 1 ? of.alone : 0.0) + (plan.lanes < 32 ? of.narrow : 0.0) +
-         of.empty * missing(static_cast<double>(s.steps), cells);
+  return of.always + of_cluster(of.cluster, plan.cluster) + (at_once == 1 ? of.alone : 0.0) +
+         (plan.lanes < 32 ? of.narrow : 0.0) + of.threads * missing(at_once * threads, most_threads) +
+         (plan.warps * plan.across > 4 ? of.large : 0.0) + of.empty * missing(static_cast<double>(s.steps), cells);
 }
 
 // Of rows that take turns.
