@@ -40,6 +40,8 @@ constexpr int slab_result_bytes(bool backward, int64_t element_size) {
   if (backward) return element_size == 2 ? 24 : element_size == 4 ? 16 : 48;
   return 16 + (element_size == 2 ? 12 : element_size == 4 ? 28 : 32);
 }
+// What the kernel has in shared memory besides, and what a block's room there is rounded up by, at the most.
+constexpr int kSlabStatic = 256;
 // Of what a row's gradient is scaled by.
 constexpr int kSlabScaleBytes = 72;
 
@@ -77,7 +79,7 @@ constexpr int slab_conflicts(int turn_cells, int cells, int lanes) {
 
 // Blocks that a multiprocessor has room for. 0: it has none for one.
 inline int slab_at_once(const LatticeShape& s, bool backward, const Device& device, int copies, const SlabPlan& plan) {
-  const int64_t bytes = slab_bytes(s.slab(), backward, s.element_size, copies, plan) + kReservedShared;
+  const int64_t bytes = slab_bytes(s.slab(), backward, s.element_size, copies, plan) + kSlabStatic + kReservedShared;
   if (bytes > device.shared_bytes) return 0;
   return std::min(device.shared_bytes_per_multiprocessor / static_cast<int>(bytes), kSlabThreads / plan.threads);
 }
