@@ -113,7 +113,9 @@ inline double choose_slab_threads(const LatticeShape& s, bool backward, const De
   const int most_at_once = slab_at_once(s, backward, device, 1, candidate);
   if (most_at_once == 0) return kNoSlab;
   const int most_threads = std::max(kSlabThreads / most_at_once, 128);
-  const double memory = static_cast<double>(candidate.packs) * kPackBytes * (backward ? 3 : 2) / 12.8;
+  constexpr double kOfAnH100 = 12.8;
+  const double a_cycle = device.bytes_per_cycle > 0.0 ? device.bytes_per_cycle / device.multiprocessors : kOfAnH100;
+  const double memory = static_cast<double>(candidate.packs) * kPackBytes * (backward ? 3 : 2) / a_cycle;
   constexpr double kInstruction = 0.38 / 128;  // of a thread
   const int busy = s.element_size == 4 ? 450 : 580;
   double least = kNoSlab;
