@@ -152,7 +152,9 @@ struct Magnitudes {
 template <typename Type, bool columns>
 struct Products {
   using Element = typename Type::Element;
-  static constexpr int kGroup = 1;
+
+  // Vectors that are added up before they enter the accumulator: of floats each product is exact in double.
+  static constexpr int kGroup = kOfDoubles<Type> ? 1 : 8;
 
   const double* scales;
 
@@ -173,6 +175,18 @@ struct Products {
   L1NORM_INLINE void add_error(Accumulator& a, int64_t i, Doubles product, const Element* g, const Element* x) const {
     if constexpr (kOfDoubles<Type>) a.lo += fused(load<Doubles>(g), scaled(i, x), -product);
   }
+
+  template <int count, bool first>
+  L1NORM_INLINE void add_group(Accumulator& a, int64_t i, Places<Element> g, Places<Element> x) const {
+    Doubles terms[count];
+    for (int k = 0; k < count; ++k) terms[k] = of(i, g.at(k), x.at(k));
+    const Doubles sum = add_tree<count>(terms);
+    if (first) {
+      a.hi += sum;  // of a zero that is negative nothing is left
+    } else {
+      a.add(sum);
+    }
+  }
 };
 
 // Adds `count` vectors of each input, of the elements from i on. first: there is nothing in the accumulator.
@@ -182,7 +196,7 @@ L1NORM_INLINE void add_vectors(const Terms& terms, Accumulator& a, int64_t i, Pl
     for (int k = 0; k < count; ++k) {
       const Doubles term = terms.of(i, in.at(k)...);
       if (first && k == 0) {
-        a.hi += term;  // of a zero that is negative nothing is left
+        a.hi += term;  // as above
       } else {
         a.add(term);
       }
@@ -227,6 +241,19 @@ L1NORM_INLINE Accumulator sum_row(const Terms& terms, int64_t n, const Elements*
   return a;
 }
 
+// What `count` lines have from i to n, less than a vector, so that it is added up as whole vectors are.
+template <int count, typename Element>
+class LineParts {
+ public:
+  L1NORM_INLINE LineParts(Places<Element> in, int64_t i, int64_t n) {
+    for (int k = 0; k < count; ++k) parts_[k] = Part<Element>(in.at(k) + i, n - i);
+  }
+  L1NORM_INLINE Places<Element> places() const { return {parts_[0].elements, sizeof *parts_ / sizeof(Element)}; }
+
+ private:
+  Part<Element> parts_[count];
+};
+
 // Adds `count` lines of n elements to the sums of each, or with `first` makes those, and with `ask` asks the second
 // cache for as many a turn later: where lines lie apart, the processor would not guess them.
 template <int count, bool first, bool ask = false, typename Terms, typename... Elements>
@@ -248,12 +275,10 @@ L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<El
     add(std::integral_constant<int, count>{}, std::bool_constant<first>{}, i, in.from(i)...);
   }
   if (i == n) return;
-  const auto add_part = [&](auto empty, int k) {
-    add(std::integral_constant<int, 1>{}, empty, i,
-        Places<Elements>{Part<Elements>(in.at(k) + i, n - i).elements, 0}...);
+  const auto add_together = [&](const auto&... rest) {
+    add(std::integral_constant<int, count>{}, std::bool_constant<first>{}, i, rest.places()...);
   };
-  add_part(std::bool_constant<first>{}, 0);
-  for (int k = 1; k < count; ++k) add_part(std::false_type{}, k);
+  add_together(LineParts<count, Elements>(in, i, n)...);
 }
 
 // Adds lines to the sums.
