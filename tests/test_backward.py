@@ -306,6 +306,28 @@ def test_a_denominator_of_other_strides(device):
     assert_same_bits(backward(x, x, other, grad_denominator=other), backward(x, x, m, grad_denominator=m))
 
 
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("steps", range(1, 9))
+def test_columns_of_a_few_steps_are_as_rows_alone(steps, dtype, eps, device):
+    """Vectors hold all of several columns: one that is not finite, or has a zero, concerns no other."""
+    x, g = (t.view(3, 48, steps).clone() for t in samples("plain", dtype, device, 3 * 48, steps))
+    h = make_rows("randn", 3, 48, dtype=divisor_of(x).dtype, device=device, seed=5)[..., None]
+    for column, value in [(1, math.inf), (7, -math.inf), (20, math.nan), (21, 0.0), (40, -0.0)]:
+        x[1, column, 0] = value
+        g[2, column, steps - 1] = value
+    x[1, 33] = 0.0
+    m = divisor_of(x, 2, eps=eps)
+    for more in ({}, {"grad_denominator": h}):
+        columns = backward(*(t.mT.contiguous() for t in (g, x, m)), 1, eps=eps, **{k: t.mT for k, t in more.items()})
+        # One at a time, rows are not taken side by side.
+        alone = torch.stack([
+            backward(g[k], x[k], m[k], 1, eps=eps, **{name: t[k] for name, t in more.items()})
+            for k in ((slice(i, i + 1), j) for i in range(3) for j in range(48))
+        ])  # fmt: skip
+        assert_same_bits(columns, alone.view(3, 48, steps).mT)
+
+
 def test_large_tensors_in_parts(device):
     """What is written past the cache, mapped ahead, or cut in segments."""
     x, g = samples("plain", torch.float32, device, 4, 3_000_001)

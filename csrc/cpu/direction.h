@@ -80,13 +80,11 @@ struct Forward {
 struct Backward {
   static constexpr bool kGrad = true;
 
-  // Numbers that rows have one each of, at `at`; zeros where there are none.
+  // Numbers that rows have one each of, at `at`.
   template <typename Value>
   static void read(const void* numbers, const int64_t* at, int64_t rows, bool neighbours, double* to) {
     const Value* const from = static_cast<const Value*>(numbers);
-    if (from == nullptr) {
-      std::fill_n(to, rows, 0.0);
-    } else if (neighbours) {
+    if (neighbours) {
       std::copy_n(from + at[0], rows, to);
     } else {
       for (int64_t i = 0; i < rows; ++i) to[i] = from[at[i]];
@@ -96,6 +94,9 @@ struct Backward {
   // inverse, inverse_low, through, through_low, m; the divisors' gradients; scales of products.
   static constexpr int64_t kNumbers = 7;
 
+  static const double* grad_denominators(const Call& c, const Numbers& a) {
+    return c.grad_denominator == nullptr ? nullptr : a[5];
+  }
   static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4]}; }
 
   // neighbours: the rows' denominators are, in that order.
@@ -103,11 +104,12 @@ struct Backward {
   static void open(const Call& c, const int64_t* denominators, int64_t rows, bool neighbours, const Numbers& a,
                    const Spread& spread) {
     read<Value>(c.denominator, denominators, rows, neighbours, a[4]);
-    read<Value>(c.grad_denominator, denominators, rows, neighbours, a[5]);
+    if (c.grad_denominator != nullptr) read<Value>(c.grad_denominator, denominators, rows, neighbours, a[5]);
     if constexpr (sizeof(Value) == sizeof(double)) {
       for (int64_t i = 0; i < rows; ++i) a[6][i] = dot_scale<Value>(a[4][i], c.count);
     }
-    for (int k : {4, 5}) spread(a[k]);
+    spread(a[4]);
+    if (c.grad_denominator != nullptr) spread(a[5]);
     if constexpr (sizeof(Value) == sizeof(double)) spread(a[6]);
   }
 
@@ -116,7 +118,7 @@ struct Backward {
   }
 
   static void finish(const Call& c, const Kernels& kernels, int64_t columns, Sums sums, const Numbers& a) {
-    kernels.make_gradients(sums, a[4], a[5], columns, c.count, c.eps, gradients(a));
+    kernels.make_gradients(sums, a[4], grad_denominators(c, a), columns, c.count, c.eps, gradients(a));
   }
 
   template <typename Value>
@@ -129,7 +131,8 @@ struct Backward {
 
   static void at_once(const Call& c, const Kernels& kernels, const LinesOf& from, const LinesTo& y,
                       const Extent& extent, Sums, const Numbers& a, bool streaming) {
-    kernels.normalize_backward(from.grad, from.input, y, extent, a[6], a[4], a[5], c.count, c.eps, streaming);
+    kernels.normalize_backward(from.grad, from.input, y, extent, a[6], a[4], grad_denominators(c, a), c.count, c.eps,
+                               streaming);
   }
 };
 

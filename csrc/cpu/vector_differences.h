@@ -145,15 +145,43 @@ struct Differences {
 
 L1NORM_INLINE Doubles finite_or_zero(Doubles x) { return x - x == 0.0 ? x : Doubles{}; }
 
-// make_gradient_scale() and make_gradient() for vectors, without the low parts, which only doubles need; of doubles one
-// at a time: theirs need a scale.
+// What elements of columns need, of a gradient of floats or halves.
+struct PlainGradients {
+  Doubles inverse, through;
+};
+
+// make_gradient_scale() and make_gradient() for vectors, without the low parts, which only doubles need. m: floats;
+// strict: `through` is finite only where all that it is made of is.
+template <bool strict>
+L1NORM_INLINE PlainGradients plain_gradients(Doubles dot, Doubles dot_low, Doubles m, const double* hs, Count count,
+                                             double eps) {
+  const Doubles value = Doubles{} + count.value, inverse = 1.0 / m, total = m * value;
+  const Doubles reciprocal = inverse * count.reciprocal, plain = dot * reciprocal;
+  Doubles left = fused(-plain, total, dot);
+  // Of fewer elements `total` is exact.
+  if (count.value >= 0x1p29) left = fused(-plain, fused(m, value, -total), left);
+  Doubles rest = (left + dot_low) * reciprocal;
+  if constexpr (!strict) rest = finite_or_zero(rest);
+  Doubles through = (plain + rest) * inverse;
+  if (hs != nullptr) {
+    const Doubles h = load<Doubles>(hs);
+    Doubles part = h * count.reciprocal;
+    part += finite_or_zero(fused(-part, value, h) * count.reciprocal);
+    through -= part;
+  }
+  if (eps > 0.0) through = m > static_cast<double>(static_cast<float>(eps)) ? through : Doubles{};
+  return {inverse, through};
+}
+
+// Of doubles one at a time: theirs need a scale. hs: none where it is null.
 template <typename Type>
 void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Count count, double eps, Gradients to) {
   for (int64_t i = 0; i < n; i += kLanes) {
     if constexpr (kOfDoubles<Type>) {
       for (int64_t k = i; k < i + kLanes; ++k) {
+        const double h = hs == nullptr ? 0.0 : hs[k];
         const Gradient d = make_gradient<double>({dots.hi[k], dots.lo[k]},
-                                                 make_gradient_scale<double>(ms[k], 1.0 / ms[k], count, eps, hs[k]));
+                                                 make_gradient_scale<double>(ms[k], 1.0 / ms[k], count, eps, h));
         to.inverse[k] = d.inverse;
         to.inverse_low[k] = d.inverse_low;
         to.through[k] = d.through;
@@ -161,23 +189,15 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
         to.m[k] = d.m;
       }
     } else {
-      const Doubles m = load<Doubles>(ms + i), h = load<Doubles>(hs + i), value = Doubles{} + count.value;
-      const Doubles inverse = 1.0 / m, total = m * value, total_low = fused(m, value, -total);
-      const Doubles reciprocal = inverse * count.reciprocal;
-      Doubles part = h * count.reciprocal;
-      part += finite_or_zero(fused(-part, value, h) * count.reciprocal);
-      const Doubles dot = load<Doubles>(dots.hi + i), plain = dot * reciprocal;
-      const Doubles left = fused(-plain, total_low, fused(-plain, total, dot)) + load<Doubles>(dots.lo + i);
-      const Doubles rest = finite_or_zero(left * reciprocal);
-      const Doubles through = (plain + rest) * inverse - part;
-      const Longs clamped = eps > 0.0 ? ~(m > static_cast<double>(static_cast<float>(eps))) : Longs{};
-      store(to.inverse + i, inverse);
-      const Doubles kept = clamped ? Doubles{} : through;
-      store(to.through + i, kept);
+      const Doubles m = load<Doubles>(ms + i);
+      const PlainGradients d = plain_gradients<false>(load<Doubles>(dots.hi + i), load<Doubles>(dots.lo + i), m,
+                                                      hs == nullptr ? nullptr : hs + i, count, eps);
+      store(to.inverse + i, d.inverse);
+      store(to.through + i, d.through);
       store(to.m + i, m);
       if constexpr (kInFloats<Type>) {
-        store(to.float_inverse + i, to_floats(fit_floats(m, kept, count.lone) ? inverse : Doubles{}));
-        store(to.float_through + i, to_floats(kept));
+        store(to.float_inverse + i, to_floats(fit_floats(m, d.through, count.lone) ? d.inverse : Doubles{}));
+        store(to.float_through + i, to_floats(d.through));
       }
     }
   }

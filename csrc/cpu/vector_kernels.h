@@ -11,6 +11,8 @@
 #include "vector_lines.h"
 #include "vector_quotients.h"
 
+#include "vector_few.h"
+
 namespace l1norm::cpu {
 namespace {
 
@@ -135,7 +137,15 @@ struct OfColumns {
                         bool streaming) {
     // In vectors half as long it is slower but for three lines.
     if constexpr (kByFloats<Type> && kLanes == 8) {
-      if (e.n % kFewAtOnce == 0 && normalize_any_few(x, y, e, sums, count, eps, streaming)) return;
+      const auto few = [&](auto lines, auto streams, int64_t g, int64_t i) {
+        return normalize_few<Type, lines, streams>(group<Element>(x, g).from(i), group<Element>(y, g) + i, y.step,
+                                                   sums.from(g * e.n + i), count, eps);
+      };
+      const auto rest = [&](int64_t g, int64_t i) {
+        normalize_parts({group<Element>(x, g).p + i, x.step, 0}, {group<Element>(y, g) + i, y.step, 0},
+                        {1, e.lines, kFewAtOnce}, sums.from(g * e.n + i), count, eps, streaming);
+      };
+      if (e.n % kFewAtOnce == 0 && each_few<2>(x, y, e, streaming, few, rest)) return;
     }
     normalize_parts(x, y, e, sums, count, eps, streaming);
   }
@@ -177,6 +187,28 @@ struct OfColumns {
   static void normalize_backward(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e,
                                  const double* scales, const double* m, const double* h, Count count, double eps,
                                  bool streaming) {
+    if constexpr (sizeof(Element) == sizeof(float) && kLanes == 8) {
+      const auto from = [&](const double* numbers, int64_t k, int64_t i) {
+        return numbers == nullptr ? nullptr : numbers + k * e.n + i;
+      };
+      const auto few = [&](auto lines, auto streams, int64_t k, int64_t i) {
+        return differentiate_few<lines, streams>(group<Element>(g, k).from(i), group<Element>(x, k).from(i),
+                                                 group<Element>(y, k) + i, y.step, from(m, k, i), from(h, k, i), count,
+                                                 eps);
+      };
+      const auto rest = [&](int64_t k, int64_t i) {
+        differentiate_parts({group<Element>(g, k).p + i, g.step, 0}, {group<Element>(x, k).p + i, x.step, 0},
+                            {group<Element>(y, k) + i, y.step, 0}, {1, e.lines, kFewAtOnce}, scales, from(m, k, i),
+                            from(h, k, i), count, eps, streaming);
+      };
+      if (e.n % kFewAtOnce == 0 && each_few<1>(x, y, e, streaming, few, rest)) return;
+    }
+    differentiate_parts(g, x, y, e, scales, m, h, count, eps, streaming);
+  }
+
+  static void differentiate_parts(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e,
+                                  const double* scales, const double* m, const double* h, Count count, double eps,
+                                  bool streaming) {
     alignas(64) double numbers[7][kAtOnce + kLanes];
     const Sums s{numbers[0], numbers[1]};
     const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]};
@@ -185,7 +217,7 @@ struct OfColumns {
         make_sums(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),
                   group<Element>(x, k).from(i));
       });
-      make_gradients<Type>(s, m + column, h + column, columns, count, eps, d);
+      make_gradients<Type>(s, m + column, h == nullptr ? nullptr : h + column, columns, count, eps, d);
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
         run(Differences<Type, ColumnGradients<Type>>{{d.from(at)}}, group<Element>(y, k) + i, y.step, e.lines, n,
             streaming, group<Element>(g, k).from(i), group<Element>(x, k).from(i));
@@ -209,76 +241,33 @@ struct OfColumns {
   }
 
  private:
-  static constexpr int64_t kAtOnce = 64;             // columns whose numbers stay in the first cache with them
-  static constexpr int64_t kFewAtOnce = 2 * kLanes;  // of few lines: their elements stay in registers
+  static constexpr int64_t kAtOnce = 64;  // columns whose numbers stay in the first cache with them
 
-  // False where there are more lines: of 7 and 8 it is no faster.
-  template <int lines = 2>
-  static bool normalize_any_few(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
-                                bool streaming) {
-    if constexpr (lines > 6) {
+  // work(lines, streaming, group, i) for kFewAtOnce columns of a group from the i-th on, of few lines; where it returns
+  // false, rest(group, i). False where there are more lines: of 7 and 8 it is no faster.
+  template <int lines, typename Work, typename Rest>
+  static bool each_few(const Lines& x, const LinesTo& y, const Extent& e, bool streaming, const Work& work,
+                       const Rest& rest) {
+    if constexpr (lines > kFewLines) {
       return false;
     } else {
-      if (e.lines != lines) return normalize_any_few<lines + 1>(x, y, e, sums, count, eps, streaming);
-      normalize_few<lines>(x, y, e, sums, count, eps, streaming);
+      if (e.lines != lines) return each_few<lines + 1>(x, y, e, streaming, work, rest);
+      constexpr std::integral_constant<int, lines> kLines;
+      const bool aligned =
+          ((reinterpret_cast<uintptr_t>(y.p) | static_cast<uintptr_t>(y.step | y.group) * sizeof(Element)) & 63) == 0;
+      for (int64_t g = 0; g < e.groups; ++g) {
+        for (int64_t i = 0; i < e.n; i += kFewAtOnce) {
+          if (e.groups > 1 && (i == 0 || e.n > kAtOnce)) {
+            ask_for_page(lines * (e.n > kAtOnce ? kFewAtOnce : e.n), group<Element>(x, g).p + i,
+                         group<Element>(y, g) + i);
+          }
+          const bool done =
+              streaming && aligned ? work(kLines, std::true_type{}, g, i) : work(kLines, std::false_type{}, g, i);
+          if (!done) rest(g, i);
+        }
+      }
       return true;
     }
-  }
-
-  template <int lines>
-  static void normalize_few(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
-                            bool streaming) {
-    const bool aligned =
-        ((reinterpret_cast<uintptr_t>(y.p) | static_cast<uintptr_t>(y.step | y.group) * sizeof(Element)) & 63) == 0;
-    for (int64_t g = 0; g < e.groups; ++g) {
-      for (int64_t i = 0; i < e.n; i += kFewAtOnce) {
-        const Places<Element> from = group<Element>(x, g).from(i);
-        Element* const to = group<Element>(y, g) + i;
-        const Sums s = sums.from(g * e.n + i);
-        if (e.groups > 1 && (i == 0 || e.n > kAtOnce)) {
-          ask_for_page(lines * (e.n > kAtOnce ? kFewAtOnce : e.n), from.p, to);
-        }
-        if (streaming && aligned ? normalize_few<lines, true>(from, to, y.step, s, count, eps)
-                                 : normalize_few<lines, false>(from, to, y.step, s, count, eps)) {
-          continue;
-        }
-        normalize_parts({from.p, x.step, 0}, {to, y.step, 0}, {1, lines, kFewAtOnce}, s, count, eps, streaming);
-      }
-    }
-  }
-
-  // kFewAtOnce columns of floats. False, and nothing written, where floats do not prove all quotients, or where sums
-  // and divisors need more than a few operations.
-  template <int lines, bool streaming>
-  static L1NORM_INLINE bool normalize_few(const Places<Element>& x, Element* y, int64_t step, Sums sums, Count count,
-                                          double eps) {
-    using Wide = FloatsOf<kFewAtOnce>;
-    using Bits = UIntsOf<kFewAtOnce>;
-    Floats first[2], second[2];
-    UInts small{};
-    bool usable = true;
-    for (int h = 0; h < 2; ++h) {
-      UInts least{};
-      const Doubles sum = Magnitudes<Type>::template sum_group<lines>(x.from(h * kLanes), least);
-      store(sums.hi + h * kLanes, sum);
-      store(sums.lo + h * kLanes, Doubles{});
-      usable &= !Magnitudes<Type>::may_lose(sum, least);
-      const Doubles m = sum * count.reciprocal;
-      usable &= are_in_range<Type>(m, eps);
-      first[h] = to_floats(m);
-      second[h] = to_floats(m - to_doubles(first[h]));
-      small |= below(least, least_of_floats(first[h]) - 1u);
-    }
-    if (!usable || any(small)) return false;
-    const Wide hi = joined(first[0], first[1]), lo = joined(second[0], second[1]), reciprocal = 1.0f / hi;
-    Wide results[lines];
-    Bits unproven{};
-    for (int l = 0; l < lines; ++l) {
-      results[l] = quotient_of_floats(load<Wide>(x.at(l)), reciprocal, hi, lo, unproven);
-    }
-    if (any(unproven)) return false;
-    for (int l = 0; l < lines; ++l) store<streaming>(y + l * step, results[l]);
-    return true;
   }
 
   template <typename Operation, typename... Inputs>
