@@ -242,13 +242,15 @@ class InRegisters {
 template <typename P, int>
 class InShared {
  public:
+  InShared() = default;
   __device__ __forceinline__ explicit InShared(uint4* places) : mine_(reinterpret_cast<P*>(places) + threadIdx.x) {}
+  __device__ __forceinline__ void set(int u, const P& pack) const { *place(u) = pack; }
   template <Access>
   __device__ __forceinline__ void load(int u, const P* from, bool there) const {
     if (there) {
       copy_async<kCopied<true>>(place(u), from);
     } else {
-      *place(u) = P{};
+      set(u, P{});
     }
   }
   __device__ __forceinline__ void wait() const { wait_for_copies(); }

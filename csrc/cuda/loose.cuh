@@ -25,10 +25,9 @@ class Spaced {
 
   __device__ __forceinline__ explicit Spaced(void* start) : start_(static_cast<char*>(start)) {}
 
-  // What follows so many, from the next whole W on.
-  template <typename W>
-  __device__ __forceinline__ W* behind(int columns) const {
-    return reinterpret_cast<W*>(start_) + (bytes(columns) + sizeof(W) - 1) / sizeof(W);
+  // What follows so many, from the next whole pack on.
+  __device__ __forceinline__ uint4* behind(int columns) const {
+    return reinterpret_cast<uint4*>(start_) + (bytes(columns) + sizeof(uint4) - 1) / sizeof(uint4);
   }
 
   __device__ __forceinline__ V& operator[](int column) const {
@@ -123,36 +122,21 @@ struct LooseCells {
   }
 };
 
-// The same in shared memory, in places of the thread's own.
+// The same in shared memory.
 template <typename T, int kPacks>
 struct SharedLooseCells {
   static constexpr int kPack = kPackBytes / sizeof(T);
   using CellPack = Pack<T, kPack>;
-  uint4* mine;
+  InShared<CellPack, kPacks> held;
 
   template <int64_t Offsets::* kOf, typename Place>
   __device__ __forceinline__ void load(const Place& place, const void* operand) const {
     load_loose<T, kPacks, kOf>(
         place, operand,
         [&](int u, const T* from, bool there) {
-          if (there) {
-            copy_async<kCopied<true>>(place_of(u), from);
-          } else {
-            *place_of(u) = CellPack{};
-          }
+          held.template load<Access::kOnce>(u, reinterpret_cast<const CellPack*>(from), there);
         },
-        [&](int u, const CellPack& pack) { *place_of(u) = pack; });
-  }
-
-  template <int N>
-  __device__ __forceinline__ void get(int first, CellPack (&packs)[N]) const {
-#pragma unroll
-    for (int u = 0; u < N; ++u) packs[u] = *place_of(first + u);
-  }
-
- private:
-  __device__ __forceinline__ CellPack* place_of(int u) const {
-    return reinterpret_cast<CellPack*>(mine + u * blockDim.x);
+        [&](int u, const CellPack& pack) { held.set(u, pack); });
   }
 };
 
@@ -166,8 +150,8 @@ using LooseResults = Spaced<LooseResult<T, kBackward>, T>;
 // kShared: x is in shared memory, and a group of its packs at a time in registers; of gradients of floats.
 template <typename T, bool kBackward, int kPacks, Access kAccess, bool kShared = false>
 struct Loose {
-  using InRegisters = LooseCells<T, kPacks, kAccess>;
-  using X = std::conditional_t<kShared, SharedLooseCells<T, kPacks>, InRegisters>;
+  using Registers = LooseCells<T, kPacks, kAccess>;
+  using X = std::conditional_t<kShared, SharedLooseCells<T, kPacks>, Registers>;
   using CellPack = typename X::CellPack;
   static constexpr int kPack = X::kPack;
   // What is worked on at a time: one element, or a pair of halves.
@@ -196,7 +180,7 @@ struct Loose {
   static_assert(kPacks % kOfHalves == 0 && kPacks % kOfOthers == 0 && kPacks <= 16);
 
   X x;
-  std::conditional_t<kBackward, InRegisters, Empty> g;
+  std::conditional_t<kBackward, Registers, Empty> g;
   std::conditional_t<kBackward, Empty, Least<T>> least;
 
   template <typename Place>
@@ -217,11 +201,11 @@ struct Loose {
       sums[k] = as_total<TotalOf>(tally.sum());
     };
     if constexpr (kShared) {
-      wait_for_copies();
+      x.held.wait();
       First tallies[kPack];
       each_group(place, [&](auto first) {
         CellPack packs[kGroup<Place>];
-        x.get(first, packs);
+        x.held.get(first, packs);
 #pragma unroll
         for (int k = 0; k < kPack; ++k) {
           Pack<T, 1> elements[kGroup<Place>];
@@ -268,7 +252,7 @@ struct Loose {
       const int64_t bump = place.template bump<&Offsets::output>();
       each_group(place, [&](auto first) {
         CellPack packs[kGroup<Place>];
-        x.get(first, packs);
+        x.held.get(first, packs);
 #pragma unroll
         for (int unit = 0; unit < kUnits; ++unit) differentiate<first, Place>(results, place.result, unit, packs);
         store_loose<kAccess>(place, first, packs, to, bump);

@@ -101,8 +101,7 @@ __global__ void __launch_bounds__(kSharesX<T, kBackward, Tiles> ? kSharingThread
     if (denominator >= 0) divisor = RowDivisor<T>(c, denominator);
   }
   Held held;
-  if constexpr (kSharesX<T, kBackward, Tiles>)
-    held.x.mine = results.template behind<uint4>(tile.results()) + threadIdx.x;
+  if constexpr (kSharesX<T, kBackward, Tiles>) held.x.held = decltype(held.x.held)(results.behind(tile.results()));
   held.load(c, Place(tile, false));
   held.hand_in(c, Place(tile, false), parts);
   __syncthreads();
