@@ -8,188 +8,9 @@
 #include "plan_shared_columns.h"
 #include "plan_skewed.h"
 #include "plan_small_columns.h"
+#include "plan_strided_loss.h"
 
 namespace l1norm::cuda {
-
-constexpr double kImpossible = 10.0;
-
-// What tiles of a plan lose of a copy's speed, or backward of torch.add's: fitted to 2200 launches on an H200, of 100
-// shapes of float32, bfloat16 and float64. The plan that it chooses is 1% slower than the fastest one in the mean. What
-// counts most is that a multiprocessor has several blocks, of which some load while others wait, and that few registers
-// have nothing to hold.
-struct StridedLoss {
-  double always, half, half_elements;
-  double threads;     // of a multiprocessor that are not there
-  double held, full;  // of a multiprocessor that holds less than so many bytes
-  double empty;       // of cells that hold nothing
-  double alone, two;  // one block a multiprocessor, or two
-  double cluster[4];  // of two, of four, of eight, of sixteen
-  double sixteen_of_doubles;
-  double elements;             // one by one
-  double below_64, below_128;  // bytes side by side; and of elements
-  double elements_below_64, elements_below_128;
-  // Floats: where steps lie far apart, or of elements of which so many lie side by side.
-  double below_256, elements_below_256, elements_far;
-  double below_128_apart;  // less than 128 bytes side by side, and steps kApart from each other
-  // Of sectors that two tiles write: with one lane side by side, where each sector is one tile's, with one pack a row.
-  double torn, owned, ends;
-  // Without registers; in clusters of more than two.
-  double shared_empty, shared_alone, shared_alone_in_many;
-  double beside;                                          // with registers and shared memory
-  double much_shared;                                     // more there than in registers, or nearly
-  double turns, turns_empty, turns_alone, turns_cluster;  // of rows that take turns
-};
-constexpr StridedLoss kStridedForward = [] {
-  StridedLoss of{};
-  of.always = 0.024;
-  of.half = 0.174;
-  of.half_elements = 0.097;
-  of.threads = 0.045;
-  of.held = 0.29;
-  of.full = 96 << 10;
-  of.empty = 0.278;
-  of.alone = 0.133;
-  of.two = 0.043;
-  of.cluster[0] = 0.02;
-  of.cluster[1] = 0.056;
-  of.cluster[2] = 0.092;
-  of.cluster[3] = 0.14;
-  of.sixteen_of_doubles = 0.035;
-  of.elements = 0.129;
-  of.below_64 = 0.128;
-  of.below_128 = 0.072;
-  of.elements_below_64 = 0.191;
-  of.elements_below_128 = 0.107;
-  of.below_256 = 0.05;
-  of.elements_below_256 = 0.1;
-  of.elements_far = 0.09;
-  of.below_128_apart = 0.09;
-  of.torn = 1.6;
-  of.owned = 0.4;
-  of.ends = 0.9;
-  of.shared_empty = 0.295;
-  of.shared_alone = -0.01;
-  of.shared_alone_in_many = 0.016;
-  of.beside = -0.007;
-  of.much_shared = 0.038;
-  of.turns = 0.04;
-  of.turns_empty = 0.98;
-  of.turns_alone = 0.244;
-  of.turns_cluster = 1.572;
-  return of;
-}();
-constexpr StridedLoss kStridedBackward = [] {
-  StridedLoss of{};
-  of.always = 0.097;
-  of.half = 0.07;
-  of.half_elements = 0.069;
-  of.threads = 0.144;
-  of.held = 0.049;
-  of.full = 320 << 10;
-  of.empty = 0.092;
-  of.alone = 0.104;
-  of.two = 0.016;
-  of.cluster[0] = 0.053;
-  of.cluster[1] = 0.104;
-  of.cluster[2] = 0.12;
-  of.cluster[3] = 0.14;
-  of.elements = 0.14;
-  of.below_64 = 0.22;
-  of.below_128 = 0.058;
-  of.elements_below_64 = 0.147;
-  of.elements_below_128 = 0.101;
-  of.below_256 = 0.06;
-  of.below_128_apart = 0.08;
-  of.torn = 0.9;
-  of.ends = 0.4;
-  of.beside = 0.011;
-  of.much_shared = 0.015;
-  of.turns = 0.399;
-  of.turns_empty = 0.63;
-  of.turns_alone = 0.008;
-  of.turns_cluster = 0.5;
-  return of;
-}();
-
-constexpr const StridedLoss& strided_losses(bool backward) { return backward ? kStridedBackward : kStridedForward; }
-
-// What blocks lose that wait for each other.
-constexpr double waiting(bool backward, int cluster) { return of_cluster(strided_losses(backward).cluster, cluster); }
-
-// What a plan loses; where that is more than `most`, at least something more. Divisions come last, and are of what fits
-// 32 bits, and of floats: this runs for some dozens of plans.
-inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
-                           double most = kImpossible) {
-  const StridedLoss& of = strided_losses(backward);
-  const int blocks = strided_room(s, backward, device, plan);
-  if (blocks == 0) return kImpossible;
-  const int threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
-  const int most_threads = strided_most_resident(s, backward, device, plan);
-  const bool elements = s.elements > 1, alone = blocks == 1;
-  // The longer arithmetic of halves.
-  double loss = s.element_size == 2 ? (elements ? of.half_elements : of.half) : 0.0;
-  if (plan.skewed) {
-    loss = skewed_loss(s, backward, device, plan);
-  } else if (plan.interleaved) {
-    loss += of.turns + (alone ? of.turns_alone : 0.0) + of.turns_cluster * waiting(backward, plan.cluster);
-  } else {
-    loss += of.always + waiting(backward, plan.cluster) + of_blocks(of.alone, of.two, blocks);
-    const int side = plan.lanes * plan.across;
-    const int64_t line = s.along ? 128 : side * s.bytes();
-    if (line < 64) {
-      loss += elements ? of.elements_below_64 : of.below_64;
-    } else if (line < 128) {
-      loss += elements ? of.elements_below_128 : of.below_128;
-    }
-    if (has_narrow_warps(s.element_size) && !s.along) {
-      const bool narrow = line < kWideLine, wide = s.inner * s.bytes() >= kWideLine;
-      if (narrow && s.is_far()) loss += of.below_256;
-      if (!elements && line < 128 && s.apart >= kApart) loss += of.below_128_apart;
-      if (elements && narrow && wide) loss += of.elements_below_256;
-      if (elements && s.is_far()) loss += of.elements_far;
-    }
-    if (elements) loss += of.elements;
-    if (s.is_torn()) {
-      loss += (plan.own_sectors ? of.owned : of.torn) / side + of.ends / static_cast<double>(s.inner);
-    }
-    if (plan.packs == 0) {
-      loss += plan.cluster <= 2 ? of.shared_alone : of.shared_alone_in_many;
-    } else if (plan.shared_packs > 0) {
-      loss += of.beside;
-    }
-    if (plan.shared_packs > (backward ? 8 : 16)) loss += of.much_shared;
-    if (s.element_size == 8 && plan.cluster > kMaxCluster) loss += of.sixteen_of_doubles;
-  }
-  if (loss >= most) return loss;
-  // Multiprocessors without a block.
-  const int enough = 2 * device.multiprocessors;
-  if (s.units < int64_t{enough} * plan.width * tiles) {
-    loss += 0.3 * missing(static_cast<double>(strided_grid(s, plan)), enough);
-  }
-  if (plan.skewed) return loss;
-  const double tile_bytes = static_cast<double>(s.steps * plan.width * s.bytes());
-  const int cells = (plan.packs + plan.shared_packs) * plan.cluster;  // of a tile's threads of one number
-  if (plan.interleaved) {
-    return loss + of.turns_empty * std::max(0.0, missing(tile_bytes, threads * cells * kPackBytes) - 0.15);
-  }
-  const double empty = missing(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
-  return loss + of.threads * missing(blocks * threads, most_threads) +
-         of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full) +
-         (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
-}
-
-// What the plan that was chosen loses, to be compared with packs that begin elsewhere from step to step.
-inline double planned_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
-  if (plan.interleaved) return strided_loss(s, backward, device, plan);
-  const ElementsLoss of = elements_losses(backward, s.element_size);
-  const int threads = strided_threads(plan), most_threads = strided_most_resident(s, backward, device, plan);
-  const int at_once =
-      strided_at_once(s, backward, device, plan, static_cast<int>(strided_shared_bytes(s, backward, plan)));
-  const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
-  return of.always + of_cluster(of.cluster, plan.cluster) + (at_once == 1 ? of.alone : 0.0) +
-         (plan.lanes < 32 ? of.narrow : 0.0) + of.threads * missing(at_once * threads, most_threads) +
-         (plan.warps * plan.across > 4 ? of.large : 0.0) + of.empty * missing(static_cast<double>(s.steps), cells);
-}
 
 // Of rows that take turns.
 inline StridedPlan plan_of_turns(const LatticeShape& s, bool backward, int warps, int cluster) {
@@ -288,7 +109,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     consider_one(candidate);
   };
   const auto in_registers = [&](int lanes, int across) {
-    for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
+    for (int cluster = 1; cluster <= device.max_cluster && waiting(s, backward, cluster) < least; cluster *= 2) {
       const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(packs) * (32 / lanes)), cluster);
       if (warps * across * 32 > kStridedThreads || (cluster > 1 && warps < 2)) continue;
       consider({lanes, across, lanes * across, static_cast<int>(warps), packs, cluster, false, 0, false, false});
@@ -299,7 +120,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     // Sixteen blocks are for columns that few hold (16384 x 8192 float32, dim 0: 0.80, of eight 0.75; gradients of
     // 8192: 0.82 and 0.71). Where two warps lie side by side, or all are in registers, they were the slower ones.
     const int most = across == 1 ? device.widest_cluster : device.max_cluster;
-    for (int cluster = 1; cluster <= most && waiting(backward, cluster) < least; cluster *= 2) {
+    for (int cluster = 1; cluster <= most && waiting(s, backward, cluster) < least; cluster *= 2) {
       for (const int warps : {2, 3, 4, 5, 6, 7, 8, 16}) {
         if (warps * across < 3) continue;  // too few to have much under way
         const int64_t each = ceil_div(cells, static_cast<int64_t>(cluster) * warps * (32 / lanes));
@@ -311,7 +132,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     }
   };
   const auto in_turns = [&] {
-    for (int cluster = 1; cluster <= device.max_cluster && waiting(backward, cluster) < least; cluster *= 2) {
+    for (int cluster = 1; cluster <= device.max_cluster && waiting(s, backward, cluster) < least; cluster *= 2) {
       for (const int warps : {2, 3, 4, 6, 8, 12, 16}) {
         const StridedPlan candidate = plan_of_turns(s, backward, warps, cluster);
         if (holds_turns(s, candidate, candidate.packs)) consider(candidate);

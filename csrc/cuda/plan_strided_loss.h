@@ -1,0 +1,305 @@
+// What plans of the strided kernel lose of a copy's speed. Pure and host-only, as the rest of the plan.
+#pragma once
+
+#include <algorithm>
+
+#include "lattice_shape.h"
+#include "plan_skewed.h"
+
+namespace l1norm::cuda {
+
+constexpr double kImpossible = 10.0;
+constexpr int64_t kManyPacks = 50;  // of a row
+
+// What tiles of a plan lose of a copy's speed, or backward of torch.add's. What counts most is that a multiprocessor
+// has several blocks, of which some load while others wait, that few registers have nothing to hold, and that the L1
+// cache has room for what they wait for.
+struct StridedLoss {
+  double always, half, half_elements;
+  double threads;               // of a multiprocessor that are not there
+  double shared_threads;        // the same without registers
+  double held, full;            // of a multiprocessor that holds less than so many bytes
+  double cache, cache_squared;  // of what registers wait for, beside what the L1 cache has room for
+  double empty, half_empty;     // of cells that hold nothing; of packs of halves besides
+  double alone, two;            // one block a multiprocessor, or two
+  double cluster[4];            // of two, of four, of eight, of sixteen
+  double sixteen;               // besides
+  double only_registers;        // of eight and more, without shared memory
+  double elements;              // one by one
+  double below_64, below_128;   // bytes side by side; and of elements
+  double elements_below_64, elements_below_128;
+  double below_256, elements_below_256, elements_far;  // where steps lie far apart, or so many elements side by side
+  double below_128_apart;  // less than 128 bytes side by side, and steps kApart from each other
+  // Of sectors that two tiles write: with one lane side by side, where each sector is one tile's, with one pack a row,
+  // and the same again of rows of many packs.
+  double torn, owned, ends, ends_of_many;
+  double torn_shared;  // the same without registers
+  // Without registers; in clusters of more than two.
+  double shared_empty, shared_alone, shared_alone_in_many;
+  double beside;                                          // with registers and shared memory
+  double few_shared, few_beside;                          // no more than one batch there
+  double much_shared;                                     // more there than in registers
+  double turns, turns_empty, turns_alone, turns_cluster;  // of rows that take turns
+};
+// Of halves, of elements one by one and of quotients of doubles: fitted to 2200 launches on an H200, of 100 shapes.
+constexpr StridedLoss kStridedForward = [] {
+  StridedLoss of{};
+  of.always = 0.024;
+  of.half = 0.174;
+  of.half_elements = 0.097;
+  of.threads = 0.045;
+  of.shared_threads = 0.045;
+  of.held = 0.29;
+  of.full = 96 << 10;
+  of.empty = 0.278;
+  of.alone = 0.133;
+  of.two = 0.043;
+  of.cluster[0] = 0.02;
+  of.cluster[1] = 0.056;
+  of.cluster[2] = 0.092;
+  of.cluster[3] = 0.14;
+  of.sixteen = 0.035;
+  of.elements = 0.129;
+  of.below_64 = 0.128;
+  of.below_128 = 0.072;
+  of.elements_below_64 = 0.191;
+  of.elements_below_128 = 0.107;
+  of.below_256 = 0.05;
+  of.elements_below_256 = 0.1;
+  of.elements_far = 0.09;
+  of.torn = 1.6;
+  of.owned = 0.4;
+  of.ends = 0.9;
+  of.shared_empty = 0.295;
+  of.shared_alone = -0.01;
+  of.shared_alone_in_many = 0.016;
+  of.beside = -0.007;
+  of.much_shared = 0.038;
+  of.turns = 0.04;
+  of.turns_empty = 0.98;
+  of.turns_alone = 0.244;
+  of.turns_cluster = 1.572;
+  return of;
+}();
+constexpr StridedLoss kStridedBackward = [] {
+  StridedLoss of{};
+  of.always = 0.097;
+  of.half = 0.07;
+  of.half_elements = 0.069;
+  of.threads = 0.144;
+  of.held = 0.049;
+  of.full = 320 << 10;
+  of.empty = 0.092;
+  of.half_empty = 0.25;
+  of.alone = 0.104;
+  of.two = 0.016;
+  of.cluster[0] = 0.053;
+  of.cluster[1] = 0.104;
+  of.cluster[2] = 0.12;
+  of.cluster[3] = 0.14;
+  of.elements = 0.14;
+  of.below_64 = 0.22;
+  of.below_128 = 0.058;
+  of.elements_below_64 = 0.147;
+  of.elements_below_128 = 0.101;
+  of.below_256 = 0.06;
+  of.torn = 0.9;
+  of.ends = 0.4;
+  of.turns = 0.399;
+  of.turns_empty = 0.63;
+  of.turns_alone = 0.008;
+  of.turns_cluster = 0.5;
+  return of;
+}();
+// Of packs of floats, and of gradients of doubles: fitted to 10600 launches on an H200, of 86 shapes, each after a copy
+// of other tensors, as what a kernel leaves in the cache to be written is its successor's to wait for. What they choose
+// is 0.006 slower than the fastest one in the mean.
+constexpr StridedLoss kFloatsForward = [] {
+  StridedLoss of{};
+  of.only_registers = 0.027;
+  of.always = 0.04;
+  of.threads = 0.05;
+  of.shared_threads = 0.02;
+  of.held = 0.054;
+  of.full = 128 << 10;
+  of.cache = 0.108;
+  of.empty = 0.175;
+  of.alone = 0.1;
+  of.two = 0.028;
+  of.cluster[0] = 0.0;
+  of.cluster[1] = 0.034;
+  of.cluster[2] = 0.058;
+  of.cluster[3] = 0.112;
+  of.below_64 = 0.082;
+  of.below_128 = 0.037;
+  of.below_256 = 0.058;
+  of.below_128_apart = 0.05;
+  of.torn = 0.6;
+  of.owned = 0.25;
+  of.ends = 0.9;
+  of.ends_of_many = 4.0;
+  of.torn_shared = 0.03;
+  of.shared_alone = 0.02;
+  of.shared_alone_in_many = 0.04;
+  of.few_shared = 0.03;
+  of.few_beside = 0.044;
+  return of;
+}();
+constexpr StridedLoss kFloatsBackward = [] {
+  StridedLoss of{};
+  of.threads = 0.132;
+  of.held = 0.115;
+  of.full = 128 << 10;
+  of.cache = 0.081;
+  of.cache_squared = 0.115;
+  of.empty = 0.16;
+  of.alone = 0.102;
+  of.two = 0.01;
+  of.cluster[0] = 0.017;
+  of.cluster[1] = 0.07;
+  of.cluster[2] = 0.1;
+  of.cluster[3] = 0.15;
+  of.below_64 = 0.15;
+  of.below_128 = 0.01;
+  of.below_256 = 0.032;
+  of.below_128_apart = 0.16;
+  of.torn = 0.64;
+  of.ends = 0.4;
+  of.ends_of_many = 1.7;
+  return of;
+}();
+constexpr StridedLoss kDoublesBackward = [] {
+  StridedLoss of{};
+  of.always = 0.202;
+  of.threads = 0.298;
+  of.held = 0.112;
+  of.full = 128 << 10;
+  of.cache = 0.149;
+  of.empty = 0.337;
+  of.alone = 0.11;
+  of.two = 0.022;
+  of.cluster[0] = 0.033;
+  of.cluster[1] = 0.09;
+  of.cluster[2] = 0.114;
+  of.cluster[3] = 0.165;
+  of.below_64 = 0.22;
+  of.below_128 = 0.058;
+  of.torn = 0.9;
+  of.ends = 0.4;
+  return of;
+}();
+
+inline const StridedLoss& strided_losses(const LatticeShape& s, bool backward) {
+  if (s.elements == 1 && s.element_size == 4) return backward ? kFloatsBackward : kFloatsForward;
+  if (s.elements == 1 && s.element_size == 8 && backward) return kDoublesBackward;
+  return backward ? kStridedBackward : kStridedForward;
+}
+
+// What blocks lose that wait for each other.
+inline double waiting(const LatticeShape& s, bool backward, int cluster) {
+  return of_cluster(strided_losses(s, backward).cluster, cluster);
+}
+
+// Bytes of L1 cache that a multiprocessor has beside so many of shared memory: of one memory the latter gets the least
+// of these shares that is enough ("Unified Shared Memory/L1/Texture Cache" in NVIDIA's tuning guides). With 28 KB left
+// for 128 KB of loads, gradients of (256, 640, 32, 32) float32 over dim 1 run at 0.82 of an addition's speed on an
+// H200, at 0.98 with 92 KB left for 120.
+inline int cache_beside(const Device& device, int64_t shared_bytes) {
+  constexpr int kNeverShared = 28 << 10;
+  for (const int share : {0, 8, 16, 32, 64, 100, 132, 164, 196}) {
+    if (shared_bytes <= int64_t{share} << 10) {
+      return std::max(device.shared_bytes_per_multiprocessor - (share << 10), 0) + kNeverShared;
+    }
+  }
+  return kNeverShared;
+}
+
+// What a plan loses; where that is more than `most`, at least something more. Divisions come last, and are of what fits
+// 32 bits, and of floats: this runs for some dozens of plans.
+inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
+                           double most = kImpossible) {
+  const StridedLoss& of = strided_losses(s, backward);
+  const int blocks = strided_room(s, backward, device, plan);
+  if (blocks == 0) return kImpossible;
+  const int threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
+  const int most_threads = strided_most_resident(s, backward, device, plan);
+  const bool elements = s.elements > 1, alone = blocks == 1;
+  const int side = plan.lanes * plan.across;
+  const int64_t line = s.along ? kLineBytes : side * s.bytes();
+  // The longer arithmetic of halves.
+  const bool half = s.element_size == 2 && !elements;
+  double loss = half ? of.half : s.element_size == 2 ? of.half_elements : 0.0;
+  if (plan.skewed) {
+    loss = skewed_loss(s, backward, device, plan);
+  } else if (plan.interleaved) {
+    loss += of.turns + (alone ? of.turns_alone : 0.0) + of.turns_cluster * waiting(s, backward, plan.cluster);
+  } else {
+    loss += of.always + waiting(s, backward, plan.cluster) + of_blocks(of.alone, of.two, blocks);
+    if (line < 64) {
+      loss += elements ? of.elements_below_64 : of.below_64;
+    } else if (line < kLineBytes) {
+      loss += elements ? of.elements_below_128 : of.below_128;
+    }
+    if (has_narrow_warps(s.element_size) && !s.along) {
+      const bool narrow = line < kWideLine, wide = s.inner * s.bytes() >= kWideLine;
+      if (narrow && s.is_far()) loss += of.below_256;
+      if (!elements && line < kLineBytes && s.apart >= kApart) loss += of.below_128_apart;
+      if (elements && narrow && wide) loss += of.elements_below_256;
+      if (elements && s.is_far()) loss += of.elements_far;
+    }
+    if (elements) loss += of.elements;
+    if (s.is_torn()) {
+      loss += (plan.own_sectors ? of.owned : of.torn) / side + of.ends / static_cast<double>(s.inner) +
+              of.ends_of_many / static_cast<double>(std::max<int64_t>(s.inner, kManyPacks));
+      if (plan.packs == 0) loss += of.torn_shared;
+    }
+    if (plan.packs == 0) {
+      loss += plan.cluster <= 2 ? of.shared_alone : of.shared_alone_in_many;
+    } else if (plan.shared_packs > 0) {
+      loss += of.beside;
+    }
+    if (plan.shared_packs > 0 && plan.shared_packs <= shared_batch(backward, s.element_size)) {
+      loss += plan.packs == 0 ? of.few_shared : of.few_beside;
+    }
+    if (plan.shared_packs > 16) loss += of.much_shared;
+    if (plan.cluster > kMaxCluster) loss += of.sixteen;
+    if (plan.cluster >= kMaxCluster && plan.shared_packs == 0) loss += of.only_registers;
+  }
+  if (loss >= most) return loss;
+  // Multiprocessors without a block.
+  const int enough = 2 * device.multiprocessors;
+  if (s.units < int64_t{enough} * plan.width * tiles) {
+    loss += 0.3 * missing(static_cast<double>(strided_grid(s, plan)), enough);
+  }
+  if (plan.skewed) return loss;
+  const double tile_bytes = static_cast<double>(s.steps * plan.width * s.bytes());
+  const int cells = (plan.packs + plan.shared_packs) * plan.cluster;  // of a tile's threads of one number
+  if (plan.interleaved) {
+    return loss + of.turns_empty * std::max(0.0, missing(tile_bytes, threads * cells * kPackBytes) - 0.15);
+  }
+  const double empty = missing(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
+  // Of lines of which lanes read a part, the cache has room for all.
+  const double waited = static_cast<double>(int64_t{blocks} * threads * plan.packs * kPackBytes * (backward ? 2 : 1)) *
+                        std::max(1.0, static_cast<double>(kLineBytes) / static_cast<double>(line));
+  const int64_t shared = blocks * (strided_shared_bytes(s, backward, plan) + kReservedShared);
+  const double missed = missing(cache_beside(device, shared), waited);
+  return loss + (plan.packs == 0 ? of.shared_threads : of.threads) * missing(blocks * threads, most_threads) +
+         missed * (of.cache + of.cache_squared * missed) +
+         of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full) +
+         (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0) + (half ? of.half_empty : 0.0)) * empty;
+}
+
+// What the plan that was chosen loses, to be compared with packs that begin elsewhere from step to step.
+inline double planned_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
+  if (plan.interleaved) return strided_loss(s, backward, device, plan);
+  const ElementsLoss of = elements_losses(backward, s.element_size);
+  const int threads = strided_threads(plan), most_threads = strided_most_resident(s, backward, device, plan);
+  const int at_once =
+      strided_at_once(s, backward, device, plan, static_cast<int>(strided_shared_bytes(s, backward, plan)));
+  const double cells = plan.warps * (32.0 / plan.lanes) * plan.packs * plan.cluster * s.elements;
+  return of.always + of_cluster(of.cluster, plan.cluster) + (at_once == 1 ? of.alone : 0.0) +
+         (plan.lanes < 32 ? of.narrow : 0.0) + of.threads * missing(at_once * threads, most_threads) +
+         (plan.warps * plan.across > 4 ? of.large : 0.0) + of.empty * missing(static_cast<double>(s.steps), cells);
+}
+
+}  // namespace l1norm::cuda
