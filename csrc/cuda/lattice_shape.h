@@ -62,6 +62,7 @@ constexpr int64_t interleaved_units(int64_t inner, int64_t pack, int64_t threads
 // steps runs at 0.90 to 0.95 there, with 128 at 0.81 to 0.88, with 64 at 0.65 to 0.77.
 constexpr int kWideLine = 256;
 constexpr int64_t kFar = 32 << 10;
+constexpr int64_t kFarther = 128 << 10;
 constexpr int64_t kApart = 8 << 10;
 // Of floats two warps side by side have as much; halves have too much arithmetic to gain by it, and doubles have as
 // much in one.
@@ -252,10 +253,11 @@ inline int strided_at_once(const LatticeShape& s, bool backward, const Device& d
                   device.shared_bytes_per_multiprocessor / (shared_bytes + kReservedShared));
 }
 
-// The same of a plan that can be launched, else 0. Clusters of more than kMaxCluster have room where two of their
-// blocks share a multiprocessor, and no kernel without shared cells is prepared for them.
-inline int strided_room(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
-  const int64_t shared = strided_shared_bytes(s, backward, plan);
+// The same of a plan that can be launched, else 0; shared: bytes of a block, strided_shared_bytes(). Clusters of more
+// than kMaxCluster have room where two of their blocks share a multiprocessor, and no kernel without shared cells is
+// prepared for them.
+inline int strided_room(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
+                        int64_t shared) {
   if (shared > device.shared_bytes - kReservedShared) return 0;
   const int blocks = strided_at_once(s, backward, device, plan, static_cast<int>(shared));
   const bool fits = plan.cluster <= kMaxCluster || (blocks >= 2 && plan.shared_packs > 0);

@@ -61,7 +61,7 @@ inline double small_columns_time(const LatticeShape& s, bool backward, const Dev
                 operands * mb * (narrow + (s.is_torn() ? of.torn * 32 / line : 0.0));
   if (plan.packs > 0 && plan.shared_packs > 0) time += of.beside;
   if (time >= most) return time;
-  const int at_once = strided_room(s, backward, device, plan);
+  const int at_once = strided_room(s, backward, device, plan, strided_shared_bytes(s, backward, plan));
   if (at_once == 0) return kNever;
   const int grid = static_cast<int>(strided_grid(s, plan)), fullest = round_up_div(grid, device.multiprocessors);
   const double block = 1e-3 * line * steps / plan.cluster;

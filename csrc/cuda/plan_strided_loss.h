@@ -29,6 +29,7 @@ struct StridedLoss {
   double below_64, below_128;   // bytes side by side; and of elements
   double elements_below_64, elements_below_128;
   double below_256, elements_below_256, elements_far;  // where steps lie far apart, or so many elements side by side
+  double below_256_farther;                            // besides, where they lie kFarther from each other
   double below_128_apart;  // less than 128 bytes side by side, and steps kApart from each other
   // Of sectors that two tiles write: with one lane side by side, where each sector is one tile's, with one pack a row,
   // and the same again of rows of many packs.
@@ -161,7 +162,8 @@ constexpr StridedLoss kFloatsBackward = [] {
   of.cluster[3] = 0.15;
   of.below_64 = 0.15;
   of.below_128 = 0.01;
-  of.below_256 = 0.032;
+  of.below_256 = 0.012;
+  of.below_256_farther = 0.055;
   of.below_128_apart = 0.16;
   of.torn = 0.64;
   of.ends = 0.4;
@@ -219,7 +221,8 @@ inline int cache_beside(const Device& device, int64_t shared_bytes) {
 inline double strided_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan,
                            double most = kImpossible) {
   const StridedLoss& of = strided_losses(s, backward);
-  const int blocks = strided_room(s, backward, device, plan);
+  const int64_t shared_bytes = strided_shared_bytes(s, backward, plan);
+  const int blocks = strided_room(s, backward, device, plan, shared_bytes);
   if (blocks == 0) return kImpossible;
   const int threads = strided_threads(plan), tiles = strided_tiles_a_block(plan);
   const int most_threads = strided_most_resident(s, backward, device, plan);
@@ -243,6 +246,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     if (has_narrow_warps(s.element_size) && !s.along) {
       const bool narrow = line < kWideLine, wide = s.inner * s.bytes() >= kWideLine;
       if (narrow && s.is_far()) loss += of.below_256;
+      if (narrow && s.apart >= kFarther) loss += of.below_256_farther;
       if (!elements && line < kLineBytes && s.apart >= kApart) loss += of.below_128_apart;
       if (elements && narrow && wide) loss += of.elements_below_256;
       if (elements && s.is_far()) loss += of.elements_far;
@@ -278,15 +282,15 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     return loss + of.turns_empty * std::max(0.0, missing(tile_bytes, threads * cells * kPackBytes) - 0.15);
   }
   const double empty = missing(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
-  // Of lines of which lanes read a part, the cache has room for all.
-  const double waited = static_cast<double>(int64_t{blocks} * threads * plan.packs * kPackBytes * (backward ? 2 : 1)) *
-                        std::max(1.0, static_cast<double>(kLineBytes) / static_cast<double>(line));
-  const int64_t shared = blocks * (strided_shared_bytes(s, backward, plan) + kReservedShared);
-  const double missed = missing(cache_beside(device, shared), waited);
+  loss += (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0) + (half ? of.half_empty : 0.0)) * empty;
+  if (loss >= most) return loss;
+  // The cache has room for whole lines, of which lanes may read a part.
+  const int waited = blocks * threads * plan.packs * kPackBytes * (backward ? 2 : 1);
+  const int parts = line < kLineBytes ? kLineBytes / static_cast<int>(line) : 1;
+  const double missed = missing(cache_beside(device, blocks * (shared_bytes + kReservedShared)), waited * parts);
   return loss + (plan.packs == 0 ? of.shared_threads : of.threads) * missing(blocks * threads, most_threads) +
          missed * (of.cache + of.cache_squared * missed) +
-         of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full) +
-         (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0) + (half ? of.half_empty : 0.0)) * empty;
+         of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full);
 }
 
 // What the plan that was chosen loses, to be compared with packs that begin elsewhere from step to step.
