@@ -15,181 +15,157 @@ constexpr int64_t kManyPacks = 50;  // of a row
 // has several blocks, of which some load while others wait, that few registers have nothing to hold, and that the L1
 // cache has room for what they wait for.
 struct StridedLoss {
-  double always, half, half_elements;
-  double threads;               // of a multiprocessor that are not there
-  double shared_threads;        // the same without registers
-  double held, full;            // of a multiprocessor that holds less than so many bytes
-  double cache, cache_squared;  // of what registers wait for, beside what the L1 cache has room for
-  double empty, half_empty;     // of cells that hold nothing; of packs of halves besides
-  double alone, two;            // one block a multiprocessor, or two
-  double cluster[4];            // of two, of four, of eight, of sixteen
-  double sixteen;               // besides
-  double only_registers;        // of eight and more, without shared memory
-  double elements;              // one by one
-  double below_64, below_128;   // bytes side by side; and of elements
-  double elements_below_64, elements_below_128;
-  double below_256, elements_below_256, elements_far;  // where steps lie far apart, or so many elements side by side
-  double below_256_farther;                            // besides, where they lie kFarther from each other
-  double below_128_apart;  // less than 128 bytes side by side, and steps kApart from each other
+  double always = 0.0, half = 0.0, half_elements = 0.0;
+  double threads = 0.0;                     // of a multiprocessor that are not there
+  double shared_threads = 0.0;              // the same without registers
+  double held = 0.0, full = 0.0;            // of a multiprocessor that holds less than so many bytes
+  double cache = 0.0, cache_squared = 0.0;  // of what registers wait for, beside what the L1 cache has room for
+  double empty = 0.0, half_empty = 0.0;     // of cells that hold nothing; of packs of halves besides
+  double alone = 0.0, two = 0.0;            // one block a multiprocessor, or two
+  double cluster[4] = {};                   // of two, of four, of eight, of sixteen
+  double sixteen = 0.0;                     // besides
+  double only_registers = 0.0;              // of eight and more, without shared memory
+  double elements = 0.0;                    // one by one
+  double below_64 = 0.0, below_128 = 0.0;   // bytes side by side; and of elements
+  double elements_below_64 = 0.0, elements_below_128 = 0.0;
+  double below_256 = 0.0, elements_below_256 = 0.0;  // where steps lie far apart; where so many lie side by side
+  double elements_far = 0.0;                         // where steps lie far apart
+  double below_256_farther = 0.0;                    // besides, where they lie kFarther from each other
+  double below_128_apart = 0.0;  // less than 128 bytes side by side, and steps kApart from each other
   // Of sectors that two tiles write: with one lane side by side, where each sector is one tile's, with one pack a row,
   // and the same again of rows of many packs.
-  double torn, owned, ends, ends_of_many;
-  double torn_shared;  // the same without registers
+  double torn = 0.0, owned = 0.0, ends = 0.0, ends_of_many = 0.0;
+  double torn_shared = 0.0;  // the same without registers
   // Without registers; in clusters of more than two.
-  double shared_empty, shared_alone, shared_alone_in_many;
-  double beside;                                          // with registers and shared memory
-  double few_shared, few_beside;                          // no more than one batch there
-  double much_shared;                                     // more there than in registers
-  double turns, turns_empty, turns_alone, turns_cluster;  // of rows that take turns
+  double shared_empty = 0.0, shared_alone = 0.0, shared_alone_in_many = 0.0;
+  double beside = 0.0;                                                            // with registers and shared memory
+  double few_shared = 0.0, few_beside = 0.0;                                      // no more than one batch there
+  double much_shared = 0.0;                                                       // more there than in registers
+  double turns = 0.0, turns_empty = 0.0, turns_alone = 0.0, turns_cluster = 0.0;  // of rows that take turns
 };
 // Of halves, of elements one by one and of quotients of doubles: fitted to 2200 launches on an H200, of 100 shapes.
-constexpr StridedLoss kStridedForward = [] {
-  StridedLoss of{};
-  of.always = 0.024;
-  of.half = 0.174;
-  of.half_elements = 0.097;
-  of.threads = 0.045;
-  of.shared_threads = 0.045;
-  of.held = 0.29;
-  of.full = 96 << 10;
-  of.empty = 0.278;
-  of.alone = 0.133;
-  of.two = 0.043;
-  of.cluster[0] = 0.02;
-  of.cluster[1] = 0.056;
-  of.cluster[2] = 0.092;
-  of.cluster[3] = 0.14;
-  of.sixteen = 0.035;
-  of.elements = 0.129;
-  of.below_64 = 0.128;
-  of.below_128 = 0.072;
-  of.elements_below_64 = 0.191;
-  of.elements_below_128 = 0.107;
-  of.below_256 = 0.05;
-  of.elements_below_256 = 0.1;
-  of.elements_far = 0.09;
-  of.torn = 1.6;
-  of.owned = 0.4;
-  of.ends = 0.9;
-  of.shared_empty = 0.295;
-  of.shared_alone = -0.01;
-  of.shared_alone_in_many = 0.016;
-  of.beside = -0.007;
-  of.much_shared = 0.038;
-  of.turns = 0.04;
-  of.turns_empty = 0.98;
-  of.turns_alone = 0.244;
-  of.turns_cluster = 1.572;
-  return of;
-}();
-constexpr StridedLoss kStridedBackward = [] {
-  StridedLoss of{};
-  of.always = 0.097;
-  of.half = 0.07;
-  of.half_elements = 0.069;
-  of.threads = 0.144;
-  of.held = 0.049;
-  of.full = 320 << 10;
-  of.empty = 0.092;
-  of.half_empty = 0.25;
-  of.alone = 0.104;
-  of.two = 0.016;
-  of.cluster[0] = 0.053;
-  of.cluster[1] = 0.104;
-  of.cluster[2] = 0.12;
-  of.cluster[3] = 0.14;
-  of.elements = 0.14;
-  of.below_64 = 0.22;
-  of.below_128 = 0.058;
-  of.elements_below_64 = 0.147;
-  of.elements_below_128 = 0.101;
-  of.below_256 = 0.06;
-  of.torn = 0.9;
-  of.ends = 0.4;
-  of.turns = 0.399;
-  of.turns_empty = 0.63;
-  of.turns_alone = 0.008;
-  of.turns_cluster = 0.5;
-  return of;
-}();
+constexpr StridedLoss kStridedForward{
+    .always = 0.024,
+    .half = 0.174,
+    .half_elements = 0.097,
+    .threads = 0.045,
+    .shared_threads = 0.045,
+    .held = 0.29,
+    .full = 96 << 10,
+    .empty = 0.278,
+    .alone = 0.133,
+    .two = 0.043,
+    .cluster = {0.02, 0.056, 0.092, 0.14},
+    .sixteen = 0.035,
+    .elements = 0.129,
+    .below_64 = 0.128,
+    .below_128 = 0.072,
+    .elements_below_64 = 0.191,
+    .elements_below_128 = 0.107,
+    .below_256 = 0.05,
+    .elements_below_256 = 0.1,
+    .elements_far = 0.09,
+    .torn = 1.6,
+    .owned = 0.4,
+    .ends = 0.9,
+    .shared_empty = 0.295,
+    .shared_alone = -0.01,
+    .shared_alone_in_many = 0.016,
+    .beside = -0.007,
+    .much_shared = 0.038,
+    .turns = 0.04,
+    .turns_empty = 0.98,
+    .turns_alone = 0.244,
+    .turns_cluster = 1.572,
+};
+constexpr StridedLoss kStridedBackward{
+    .always = 0.097,
+    .half = 0.07,
+    .half_elements = 0.069,
+    .threads = 0.144,
+    .held = 0.049,
+    .full = 320 << 10,
+    .empty = 0.092,
+    .half_empty = 0.25,
+    .alone = 0.104,
+    .two = 0.016,
+    .cluster = {0.053, 0.104, 0.12, 0.14},
+    .elements = 0.14,
+    .below_64 = 0.22,
+    .below_128 = 0.058,
+    .elements_below_64 = 0.147,
+    .elements_below_128 = 0.101,
+    .below_256 = 0.06,
+    .torn = 0.9,
+    .ends = 0.4,
+    .turns = 0.399,
+    .turns_empty = 0.63,
+    .turns_alone = 0.008,
+    .turns_cluster = 0.5,
+};
 // Of packs of floats, and of gradients of doubles: fitted to 10600 launches on an H200, of 86 shapes, each after a copy
 // of other tensors, as what a kernel leaves in the cache to be written is its successor's to wait for. What they choose
 // is 0.006 slower than the fastest one in the mean.
-constexpr StridedLoss kFloatsForward = [] {
-  StridedLoss of{};
-  of.always = 0.04;
-  of.threads = 0.05;
-  of.shared_threads = 0.02;
-  of.held = 0.054;
-  of.full = 128 << 10;
-  of.cache = 0.108;
-  of.empty = 0.175;
-  of.alone = 0.1;
-  of.two = 0.028;
-  of.cluster[0] = 0.0;
-  of.cluster[1] = 0.034;
-  of.cluster[2] = 0.058;
-  of.cluster[3] = 0.112;
-  of.only_registers = 0.027;
-  of.below_64 = 0.082;
-  of.below_128 = 0.037;
-  of.below_256 = 0.058;
-  of.below_128_apart = 0.05;
-  of.torn = 0.6;
-  of.owned = 0.25;
-  of.ends = 0.9;
-  of.ends_of_many = 4.0;
-  of.torn_shared = 0.03;
-  of.shared_alone = 0.02;
-  of.shared_alone_in_many = 0.04;
-  of.few_shared = 0.03;
-  of.few_beside = 0.044;
-  return of;
-}();
-constexpr StridedLoss kFloatsBackward = [] {
-  StridedLoss of{};
-  of.threads = 0.132;
-  of.held = 0.115;
-  of.full = 128 << 10;
-  of.cache = 0.081;
-  of.cache_squared = 0.115;
-  of.empty = 0.16;
-  of.alone = 0.102;
-  of.two = 0.01;
-  of.cluster[0] = 0.017;
-  of.cluster[1] = 0.07;
-  of.cluster[2] = 0.1;
-  of.cluster[3] = 0.15;
-  of.below_64 = 0.15;
-  of.below_128 = 0.01;
-  of.below_256 = 0.012;
-  of.below_256_farther = 0.055;
-  of.below_128_apart = 0.16;
-  of.torn = 0.64;
-  of.ends = 0.4;
-  of.ends_of_many = 1.7;
-  return of;
-}();
-constexpr StridedLoss kDoublesBackward = [] {
-  StridedLoss of{};
-  of.always = 0.202;
-  of.threads = 0.298;
-  of.held = 0.112;
-  of.full = 128 << 10;
-  of.cache = 0.149;
-  of.empty = 0.337;
-  of.alone = 0.11;
-  of.two = 0.022;
-  of.cluster[0] = 0.033;
-  of.cluster[1] = 0.09;
-  of.cluster[2] = 0.114;
-  of.cluster[3] = 0.165;
-  of.below_64 = 0.22;
-  of.below_128 = 0.058;
-  of.torn = 0.9;
-  of.ends = 0.4;
-  return of;
-}();
+constexpr StridedLoss kFloatsForward{
+    .always = 0.04,
+    .threads = 0.05,
+    .shared_threads = 0.02,
+    .held = 0.054,
+    .full = 128 << 10,
+    .cache = 0.108,
+    .empty = 0.175,
+    .alone = 0.1,
+    .two = 0.028,
+    .cluster = {0.0, 0.034, 0.058, 0.112},
+    .only_registers = 0.027,
+    .below_64 = 0.082,
+    .below_128 = 0.037,
+    .below_256 = 0.058,
+    .below_128_apart = 0.05,
+    .torn = 0.6,
+    .owned = 0.25,
+    .ends = 0.9,
+    .ends_of_many = 4.0,
+    .torn_shared = 0.03,
+    .shared_alone = 0.02,
+    .shared_alone_in_many = 0.04,
+    .few_shared = 0.03,
+    .few_beside = 0.044,
+};
+constexpr StridedLoss kFloatsBackward{
+    .threads = 0.132,
+    .held = 0.115,
+    .full = 128 << 10,
+    .cache = 0.081,
+    .cache_squared = 0.115,
+    .empty = 0.16,
+    .alone = 0.102,
+    .two = 0.01,
+    .cluster = {0.017, 0.07, 0.1, 0.15},
+    .below_64 = 0.15,
+    .below_128 = 0.01,
+    .below_256 = 0.012,
+    .below_256_farther = 0.055,
+    .below_128_apart = 0.16,
+    .torn = 0.64,
+    .ends = 0.4,
+    .ends_of_many = 1.7,
+};
+constexpr StridedLoss kDoublesBackward{
+    .always = 0.202,
+    .threads = 0.298,
+    .held = 0.112,
+    .full = 128 << 10,
+    .cache = 0.149,
+    .empty = 0.337,
+    .alone = 0.11,
+    .two = 0.022,
+    .cluster = {0.033, 0.09, 0.114, 0.165},
+    .below_64 = 0.22,
+    .below_128 = 0.058,
+    .torn = 0.9,
+    .ends = 0.4,
+};
 
 inline const StridedLoss& strided_losses(const LatticeShape& s, bool backward) {
   if (s.elements == 1 && s.element_size == 4) return backward ? kFloatsBackward : kFloatsForward;
