@@ -145,6 +145,11 @@ struct Differences {
 
 L1NORM_INLINE Doubles finite_or_zero(Doubles x) { return x - x == 0.0 ? x : Doubles{}; }
 
+// Numbers from the i-th on; none of none.
+L1NORM_INLINE const double* from(const double* numbers, int64_t i) {
+  return numbers == nullptr ? nullptr : numbers + i;
+}
+
 // What elements of columns need, of a gradient of floats or halves.
 struct PlainGradients {
   Doubles inverse, through;
@@ -190,8 +195,8 @@ void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Co
       }
     } else {
       const Doubles m = load<Doubles>(ms + i);
-      const PlainGradients d = plain_gradients<false>(load<Doubles>(dots.hi + i), load<Doubles>(dots.lo + i), m,
-                                                      hs == nullptr ? nullptr : hs + i, count, eps);
+      const PlainGradients d =
+          plain_gradients<false>(load<Doubles>(dots.hi + i), load<Doubles>(dots.lo + i), m, from(hs, i), count, eps);
       store(to.inverse + i, d.inverse);
       store(to.through + i, d.through);
       store(to.m + i, m);

@@ -57,8 +57,7 @@ L1NORM_INLINE bool differentiate_few(const Places<float>& g, const Places<float>
     constexpr int kFirst = lines < 4 ? lines : 4;
     Accumulator dot{Doubles{} + add_tree<kFirst>(products), Doubles{}};
     if constexpr (lines > kFirst) dot.add(add_tree<lines - kFirst>(products + kFirst));
-    const PlainGradients d =
-        plain_gradients<true>(dot.hi, dot.lo, load<Doubles>(m + i), h == nullptr ? nullptr : h + i, count, eps);
+    const PlainGradients d = plain_gradients<true>(dot.hi, dot.lo, load<Doubles>(m + i), from(h, i), count, eps);
     if (any(d.through - d.through != 0.0)) return false;
     for (int l = 0; l < lines; ++l) {
       halves[half][l] = to_floats(of_g[l] * d.inverse - signed_as(of_x[l], d.through));

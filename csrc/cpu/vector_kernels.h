@@ -188,18 +188,15 @@ struct OfColumns {
                                  const double* scales, const double* m, const double* h, Count count, double eps,
                                  bool streaming) {
     if constexpr (sizeof(Element) == sizeof(float) && kLanes == 8) {
-      const auto from = [&](const double* numbers, int64_t k, int64_t i) {
-        return numbers == nullptr ? nullptr : numbers + k * e.n + i;
-      };
       const auto few = [&](auto lines, auto streams, int64_t k, int64_t i) {
         return differentiate_few<lines, streams>(group<Element>(g, k).from(i), group<Element>(x, k).from(i),
-                                                 group<Element>(y, k) + i, y.step, from(m, k, i), from(h, k, i), count,
-                                                 eps);
+                                                 group<Element>(y, k) + i, y.step, m + k * e.n + i,
+                                                 from(h, k * e.n + i), count, eps);
       };
       const auto rest = [&](int64_t k, int64_t i) {
         differentiate_parts({group<Element>(g, k).p + i, g.step, 0}, {group<Element>(x, k).p + i, x.step, 0},
-                            {group<Element>(y, k) + i, y.step, 0}, {1, e.lines, kFewAtOnce}, scales, from(m, k, i),
-                            from(h, k, i), count, eps, streaming);
+                            {group<Element>(y, k) + i, y.step, 0}, {1, e.lines, kFewAtOnce}, scales, m + k * e.n + i,
+                            from(h, k * e.n + i), count, eps, streaming);
       };
       if (e.n % kFewAtOnce == 0 && each_few<1>(x, y, e, streaming, few, rest)) return;
     }
@@ -217,7 +214,7 @@ struct OfColumns {
         make_sums(Products<Type, true>{scales + column + at}, e.lines, n, s.from(at), group<Element>(g, k).from(i),
                   group<Element>(x, k).from(i));
       });
-      make_gradients<Type>(s, m + column, h == nullptr ? nullptr : h + column, columns, count, eps, d);
+      make_gradients<Type>(s, m + column, from(h, column), columns, count, eps, d);
       each_group([&](int64_t k, int64_t i, int64_t n, int64_t at) {
         run(Differences<Type, ColumnGradients<Type>>{{d.from(at)}}, group<Element>(y, k) + i, y.step, e.lines, n,
             streaming, group<Element>(g, k).from(i), group<Element>(x, k).from(i));
