@@ -35,6 +35,8 @@ SHAPES = [
     # Packs that begin a sector in every other step, whose tiles write whole ones; in a cluster, several loops of units.
     ((60, 300, 136), [1]), ((90, 300, 68), [1]), ((90, 300, 34), [1]), ((12, 3000, 340), [1]),
     ((5, 20, 25, 15, 68), [1, 3]),
+    # Fewer packs of halves a thread than registers have room for; with the last unit of a row in a tile of its own.
+    ((9, 190, 512), [1]), ((20, 150, 264), [1]), ((9, 90, 512), [1]), ((20, 75, 264), [1]),
     # Clusters of sixteen blocks, where a GPU has them.
     ((2, 12_345, 32), [1]), ((64, 3, 128, 32), [0, 2]),
     # Steps far apart, and elements, in tiles of two warps side by side; in a cluster, beside shared memory.

@@ -91,6 +91,7 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   if (are_small_columns(s) && plan_small_columns(s, backward, device, plan)) return true;
   if (plan_few_columns(s, backward, device, plan)) return true;
   const int packs = strided_cells(backward, s.bytes(), s.element_size), batch = shared_batch(backward, s.element_size);
+  const int fewer = fewer_strided_cells(backward, s.bytes(), s.element_size);
   double least = kImpossible;
   const auto consider_one = [&](const StridedPlan& candidate) {
     const double loss = strided_loss(s, backward, device, candidate, least);
@@ -108,12 +109,16 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     --candidate.width;
     consider_one(candidate);
   };
-  const auto in_registers = [&](int lanes, int across) {
+  const auto of_packs = [&](int lanes, int across, int held) {
     for (int cluster = 1; cluster <= device.max_cluster && waiting(s, backward, cluster) < least; cluster *= 2) {
-      const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(packs) * (32 / lanes)), cluster);
+      const int64_t warps = ceil_div(ceil_div(cells, static_cast<int64_t>(held) * (32 / lanes)), cluster);
       if (warps * across * 32 > kStridedThreads || (cluster > 1 && warps < 2)) continue;
-      consider({lanes, across, lanes * across, static_cast<int>(warps), packs, cluster, false, 0, false, false});
+      consider({lanes, across, lanes * across, static_cast<int>(warps), held, cluster, false, 0, false, false});
     }
+  };
+  const auto in_registers = [&](int lanes, int across) {
+    of_packs(lanes, across, packs);
+    if (fewer > 0 && !s.along) of_packs(lanes, across, fewer);
   };
   // With so many packs in registers.
   const auto in_shared = [&](int lanes, int across, int registers) {

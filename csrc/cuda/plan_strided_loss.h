@@ -21,6 +21,8 @@ struct StridedLoss {
   double held = 0.0, full = 0.0;            // of a multiprocessor that holds less than so many bytes
   double cache = 0.0, cache_squared = 0.0;  // of what registers wait for, beside what the L1 cache has room for
   double empty = 0.0, half_empty = 0.0;     // of cells that hold nothing; of packs of halves besides
+  double half_threads = 0.0;                // of a multiprocessor that are not there, of packs of halves besides
+  double fewer = 0.0;                       // where threads have fewer cells, of halves
   double alone = 0.0, two = 0.0;            // one block a multiprocessor, or two
   double cluster[4] = {};                   // of two, of four, of eight, of sixteen
   double sixteen = 0.0;                     // besides
@@ -53,6 +55,7 @@ constexpr StridedLoss kStridedForward{
     .held = 0.29,
     .full = 96 << 10,
     .empty = 0.278,
+    .fewer = 0.04,
     .alone = 0.133,
     .two = 0.043,
     .cluster = {0.02, 0.056, 0.092, 0.14},
@@ -86,7 +89,9 @@ constexpr StridedLoss kStridedBackward{
     .held = 0.049,
     .full = 320 << 10,
     .empty = 0.092,
-    .half_empty = 0.25,
+    .half_empty = 0.3,
+    .half_threads = 0.1,
+    .fewer = 0.072,
     .alone = 0.104,
     .two = 0.016,
     .cluster = {0.053, 0.104, 0.12, 0.14},
@@ -228,6 +233,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
       if (elements && s.is_far()) loss += of.elements_far;
     }
     if (elements) loss += of.elements;
+    if (half && plan.packs < strided_cells(backward, s.bytes(), s.element_size)) loss += of.fewer;
     if (s.is_torn()) {
       loss += (plan.own_sectors ? of.owned : of.torn) / side + of.ends / static_cast<double>(s.inner) +
               of.ends_of_many / static_cast<double>(std::max<int64_t>(s.inner, kManyPacks));
@@ -264,8 +270,8 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   const int waited = blocks * threads * plan.packs * kPackBytes * (backward ? 2 : 1);
   const int parts = line < kLineBytes ? kLineBytes / static_cast<int>(line) : 1;
   const double missed = missing(cache_beside(device, blocks * (shared_bytes + kReservedShared)), waited * parts);
-  return loss + (plan.packs == 0 ? of.shared_threads : of.threads) * missing(blocks * threads, most_threads) +
-         missed * (of.cache + of.cache_squared * missed) +
+  const double of_threads = (plan.packs == 0 ? of.shared_threads : of.threads) + (half ? of.half_threads : 0.0);
+  return loss + of_threads * missing(blocks * threads, most_threads) + missed * (of.cache + of.cache_squared * missed) +
          of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full);
 }
 
