@@ -37,7 +37,8 @@ struct StridedLoss {
   // Of sectors that two tiles write: with one lane side by side, where each sector is one tile's, with one pack a row,
   // and the same again of rows of many packs.
   double torn = 0.0, owned = 0.0, ends = 0.0, ends_of_many = 0.0;
-  double torn_shared = 0.0;  // the same without registers
+  double half_torn = 0.0, half_owned = 0.0;  // of packs of halves instead
+  double torn_shared = 0.0;                  // the same without registers
   // Without registers; in clusters of more than two.
   double shared_empty = 0.0, shared_alone = 0.0, shared_alone_in_many = 0.0;
   double beside = 0.0;                                                            // with registers and shared memory
@@ -71,6 +72,8 @@ constexpr StridedLoss kStridedForward{
     .torn = 1.6,
     .owned = 0.4,
     .ends = 0.9,
+    .half_torn = 1.6,
+    .half_owned = 0.05,
     .shared_empty = 0.295,
     .shared_alone = -0.01,
     .shared_alone_in_many = 0.016,
@@ -103,6 +106,7 @@ constexpr StridedLoss kStridedBackward{
     .below_256 = 0.06,
     .torn = 0.9,
     .ends = 0.4,
+    .half_torn = 0.1,
     .turns = 0.399,
     .turns_empty = 0.63,
     .turns_alone = 0.008,
@@ -235,7 +239,8 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     if (elements) loss += of.elements;
     if (half && plan.packs < strided_cells(backward, s.bytes(), s.element_size)) loss += of.fewer;
     if (s.is_torn()) {
-      loss += (plan.own_sectors ? of.owned : of.torn) / side + of.ends / static_cast<double>(s.inner) +
+      const double torn = half ? of.half_torn : of.torn, owned = half ? of.half_owned : of.owned;
+      loss += (plan.own_sectors ? owned : torn) / side + of.ends / static_cast<double>(s.inner) +
               of.ends_of_many / static_cast<double>(std::max<int64_t>(s.inner, kManyPacks));
       if (plan.packs == 0) loss += of.torn_shared;
     }
