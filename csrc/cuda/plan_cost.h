@@ -213,7 +213,7 @@ inline double packs_cost(const Shape& shape, double empty, double of_loss) {
   const PacksCost& of = costs_of(kPacksCosts, shape.backward, s.element_size);
   return of.always + of.small * smallness(shape) + of.empty * std::min(empty, 8.0) +
          of.of_loss * std::min(of_loss, 20.0) + (s.is_torn() ? of.torn : 0.0) +
-         of.narrow * missing(static_cast<double>(s.inner * s.bytes()), kLineBytes);
+         (s.along ? 0.0 : of.narrow * missing(static_cast<double>(s.inner * s.bytes()), kLineBytes));
 }
 inline double packs_cost(const Shape& shape, const Device& device, const StridedPlan& plan) {
   const LatticeShape& s = shape.lattice;

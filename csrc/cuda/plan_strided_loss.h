@@ -17,11 +17,11 @@ constexpr int64_t kManyPacks = 50;  // of a row
 struct StridedLoss {
   double always = 0.0, half = 0.0, half_elements = 0.0;
   double threads = 0.0;                     // of a multiprocessor that are not there
+  double half_threads = 0.0;                // the same of columns in packs of halves besides
   double shared_threads = 0.0;              // the same without registers
   double held = 0.0, full = 0.0;            // of a multiprocessor that holds less than so many bytes
   double cache = 0.0, cache_squared = 0.0;  // of what registers wait for, beside what the L1 cache has room for
   double empty = 0.0, half_empty = 0.0;     // of cells that hold nothing; of packs of halves besides
-  double half_threads = 0.0;                // of a multiprocessor that are not there, of packs of halves besides
   double fewer = 0.0;                       // where threads have fewer cells, of halves
   double alone = 0.0, two = 0.0;            // one block a multiprocessor, or two
   double cluster[4] = {};                   // of two, of four, of eight, of sixteen
@@ -89,11 +89,11 @@ constexpr StridedLoss kStridedBackward{
     .half = 0.07,
     .half_elements = 0.069,
     .threads = 0.144,
+    .half_threads = 0.1,
     .held = 0.049,
     .full = 320 << 10,
     .empty = 0.092,
     .half_empty = 0.3,
-    .half_threads = 0.1,
     .fewer = 0.072,
     .alone = 0.104,
     .two = 0.016,
@@ -275,7 +275,8 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   const int waited = blocks * threads * plan.packs * kPackBytes * (backward ? 2 : 1);
   const int parts = line < kLineBytes ? kLineBytes / static_cast<int>(line) : 1;
   const double missed = missing(cache_beside(device, blocks * (shared_bytes + kReservedShared)), waited * parts);
-  const double of_threads = (plan.packs == 0 ? of.shared_threads : of.threads) + (half ? of.half_threads : 0.0);
+  const double of_threads =
+      (plan.packs == 0 ? of.shared_threads : of.threads) + (half && !s.along ? of.half_threads : 0.0);
   return loss + of_threads * missing(blocks * threads, most_threads) + missed * (of.cache + of.cache_squared * missed) +
          of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full);
 }

@@ -250,7 +250,7 @@ constexpr double strided_relay_loss(const LatticeShape& s, bool backward, const 
   const bool half = s.element_size == 2, wide = s.element_size == 8;
   if (s.elements > 1) return half ? 0.73 : 0.58;
   if (half) {
-    const bool tall = plan.warps > (backward ? 4 : 2);
+    const bool tall = !s.along && plan.warps > (backward ? 4 : 2);
     return backward ? (tall ? 0.73 : 0.6) : tall ? 0.65 : 0.43;
   }
   return backward ? (wide ? 0.5 : 0.42) : 0.29;
