@@ -15,14 +15,14 @@ constexpr int64_t kManyPacks = 50;  // of a row
 // has several blocks, of which some load while others wait, that few registers have nothing to hold, and that the L1
 // cache has room for what they wait for.
 struct StridedLoss {
-  double always = 0.0, half = 0.0, half_elements = 0.0;
+  double always = 0.0, half_elements = 0.0;
   double threads = 0.0;                     // of a multiprocessor that are not there
-  double half_threads = 0.0;                // the same of columns in packs of halves besides
+  double column_threads = 0.0;              // the same of columns besides
   double shared_threads = 0.0;              // the same without registers
   double held = 0.0, full = 0.0;            // of a multiprocessor that holds less than so many bytes
   double cache = 0.0, cache_squared = 0.0;  // of what registers wait for, beside what the L1 cache has room for
-  double empty = 0.0, half_empty = 0.0;     // of cells that hold nothing; of packs of halves besides
-  double fewer = 0.0;                       // where threads have fewer cells, of halves
+  double empty = 0.0;                       // of cells that hold nothing
+  double fewer = 0.0;                       // where threads have fewer cells
   double alone = 0.0, two = 0.0;            // one block a multiprocessor, or two
   double cluster[4] = {};                   // of two, of four, of eight, of sixteen
   double sixteen = 0.0;                     // besides
@@ -37,8 +37,7 @@ struct StridedLoss {
   // Of sectors that two tiles write: with one lane side by side, where each sector is one tile's, with one pack a row,
   // and the same again of rows of many packs.
   double torn = 0.0, owned = 0.0, ends = 0.0, ends_of_many = 0.0;
-  double half_torn = 0.0, half_owned = 0.0;  // of packs of halves instead
-  double torn_shared = 0.0;                  // the same without registers
+  double torn_shared = 0.0;  // the same without registers
   // Without registers; in clusters of more than two.
   double shared_empty = 0.0, shared_alone = 0.0, shared_alone_in_many = 0.0;
   double beside = 0.0;                                                            // with registers and shared memory
@@ -46,17 +45,15 @@ struct StridedLoss {
   double much_shared = 0.0;                                                       // more there than in registers
   double turns = 0.0, turns_empty = 0.0, turns_alone = 0.0, turns_cluster = 0.0;  // of rows that take turns
 };
-// Of halves, of elements one by one and of quotients of doubles: fitted to 2200 launches on an H200, of 100 shapes.
+// Of elements one by one and of quotients of doubles: fitted to 2200 launches on an H200, of 100 shapes.
 constexpr StridedLoss kStridedForward{
     .always = 0.024,
-    .half = 0.174,
     .half_elements = 0.097,
     .threads = 0.045,
     .shared_threads = 0.045,
     .held = 0.29,
     .full = 96 << 10,
     .empty = 0.278,
-    .fewer = 0.04,
     .alone = 0.133,
     .two = 0.043,
     .cluster = {0.02, 0.056, 0.092, 0.14},
@@ -72,8 +69,6 @@ constexpr StridedLoss kStridedForward{
     .torn = 1.6,
     .owned = 0.4,
     .ends = 0.9,
-    .half_torn = 1.6,
-    .half_owned = 0.05,
     .shared_empty = 0.295,
     .shared_alone = -0.01,
     .shared_alone_in_many = 0.016,
@@ -86,15 +81,11 @@ constexpr StridedLoss kStridedForward{
 };
 constexpr StridedLoss kStridedBackward{
     .always = 0.097,
-    .half = 0.07,
     .half_elements = 0.069,
     .threads = 0.144,
-    .half_threads = 0.1,
     .held = 0.049,
     .full = 320 << 10,
     .empty = 0.092,
-    .half_empty = 0.3,
-    .fewer = 0.072,
     .alone = 0.104,
     .two = 0.016,
     .cluster = {0.053, 0.104, 0.12, 0.14},
@@ -106,11 +97,44 @@ constexpr StridedLoss kStridedBackward{
     .below_256 = 0.06,
     .torn = 0.9,
     .ends = 0.4,
-    .half_torn = 0.1,
     .turns = 0.399,
     .turns_empty = 0.63,
     .turns_alone = 0.008,
     .turns_cluster = 0.5,
+};
+// Of packs of halves, whose arithmetic is longer: fitted to the same launches, and to those of 100 more shapes, half of
+// them torn. Torn tiles of quotients own their sectors wherever they may.
+constexpr StridedLoss kHalvesForward{
+    .always = 0.198,
+    .threads = 0.045,
+    .held = 0.29,
+    .full = 96 << 10,
+    .empty = 0.278,
+    .fewer = 0.04,
+    .alone = 0.133,
+    .two = 0.043,
+    .cluster = {0.02, 0.056, 0.092, 0.14},
+    .below_64 = 0.128,
+    .below_128 = 0.072,
+    .torn = 1.6,
+    .owned = 0.05,
+    .ends = 0.9,
+};
+constexpr StridedLoss kHalvesBackward{
+    .always = 0.167,
+    .threads = 0.144,
+    .column_threads = 0.1,
+    .held = 0.049,
+    .full = 320 << 10,
+    .empty = 0.392,
+    .fewer = 0.072,
+    .alone = 0.104,
+    .two = 0.016,
+    .cluster = {0.053, 0.104, 0.12, 0.14},
+    .below_64 = 0.22,
+    .below_128 = 0.058,
+    .torn = 0.1,
+    .ends = 0.4,
 };
 // Of packs of floats, and of gradients of doubles: fitted to 10600 launches on an H200, of 86 shapes, each after a copy
 // of other tensors, as what a kernel leaves in the cache to be written is its successor's to wait for. What they choose
@@ -177,6 +201,7 @@ constexpr StridedLoss kDoublesBackward{
 };
 
 inline const StridedLoss& strided_losses(const LatticeShape& s, bool backward) {
+  if (s.elements == 1 && s.element_size == 2) return backward ? kHalvesBackward : kHalvesForward;
   if (s.elements == 1 && s.element_size == 4) return backward ? kFloatsBackward : kFloatsForward;
   if (s.elements == 1 && s.element_size == 8 && backward) return kDoublesBackward;
   return backward ? kStridedBackward : kStridedForward;
@@ -214,9 +239,7 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
   const bool elements = s.elements > 1, alone = blocks == 1;
   const int side = plan.lanes * plan.across;
   const int64_t line = s.along ? kLineBytes : side * s.bytes();
-  // The longer arithmetic of halves.
-  const bool half = s.element_size == 2 && !elements;
-  double loss = half ? of.half : s.element_size == 2 ? of.half_elements : 0.0;
+  double loss = elements && s.element_size == 2 ? of.half_elements : 0.0;
   if (plan.skewed) {
     loss = skewed_loss(s, backward, device, plan);
   } else if (plan.interleaved) {
@@ -237,10 +260,9 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
       if (elements && s.is_far()) loss += of.elements_far;
     }
     if (elements) loss += of.elements;
-    if (half && plan.packs < strided_cells(backward, s.bytes(), s.element_size)) loss += of.fewer;
+    if (plan.packs < strided_cells(backward, s.bytes(), s.element_size)) loss += of.fewer;
     if (s.is_torn()) {
-      const double torn = half ? of.half_torn : of.torn, owned = half ? of.half_owned : of.owned;
-      loss += (plan.own_sectors ? owned : torn) / side + of.ends / static_cast<double>(s.inner) +
+      loss += (plan.own_sectors ? of.owned : of.torn) / side + of.ends / static_cast<double>(s.inner) +
               of.ends_of_many / static_cast<double>(std::max<int64_t>(s.inner, kManyPacks));
       if (plan.packs == 0) loss += of.torn_shared;
     }
@@ -269,14 +291,13 @@ inline double strided_loss(const LatticeShape& s, bool backward, const Device& d
     return loss + of.turns_empty * std::max(0.0, missing(tile_bytes, threads * cells * kPackBytes) - 0.15);
   }
   const double empty = missing(tile_bytes, plan.warps * (32 / plan.lanes) * cells * kPackBytes * plan.width);
-  loss += (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0) + (half ? of.half_empty : 0.0)) * empty;
+  loss += (of.empty + (plan.packs == 0 ? of.shared_empty : 0.0)) * empty;
   if (loss >= most) return loss;
   // The cache has room for whole lines, of which lanes may read a part.
   const int waited = blocks * threads * plan.packs * kPackBytes * (backward ? 2 : 1);
   const int parts = line < kLineBytes ? kLineBytes / static_cast<int>(line) : 1;
   const double missed = missing(cache_beside(device, blocks * (shared_bytes + kReservedShared)), waited * parts);
-  const double of_threads =
-      (plan.packs == 0 ? of.shared_threads : of.threads) + (half && !s.along ? of.half_threads : 0.0);
+  const double of_threads = plan.packs == 0 ? of.shared_threads : of.threads + (s.along ? 0.0 : of.column_threads);
   return loss + of_threads * missing(blocks * threads, most_threads) + missed * (of.cache + of.cache_squared * missed) +
          of.held * missing(blocks * tiles * tile_bytes / plan.cluster, of.full);
 }
