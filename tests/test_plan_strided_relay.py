@@ -1,5 +1,7 @@
 """The plan for columns that no cluster holds: tiles of them go through the L2 cache."""
 
+import random
+
 import pytest
 import torch
 from plans import GPUS, KINDS, ceil_div, packs_of_a_relay, plan_lattice, plan_of, shape_of, turns
@@ -62,6 +64,26 @@ def check_order(plan) -> None:
     assert slots * plan["beside"] <= plan["ahead"] <= plan["tiles"] * slots, plan
     assert plan["blocks"] == 2 * plan["tiles"] * slots < 1 << 31
     assert plan["beside"] == 1 or plan["turns_back"]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_tiles_leave_no_column_of_any_tensor_out(name):
+    draw = random.Random(name)
+    for _ in range(3000):
+        dtype, backward = draw.choice(DTYPES), draw.random() < 0.5
+        steps, columns = int(2 ** draw.uniform(3, 16)), 8 * int(2 ** draw.uniform(0, 10))
+        shape = (int(2 ** draw.uniform(18, 27)) // (steps * columns) + 1, steps, columns)
+        plan = plan_of(name, shape, [1], dtype, backward)
+        case = (shape, dtype, backward, plan)
+        if plan["kernel"] not in ("strided", "strided_relay") or plan["skewed"] or plan["interleaved"]:
+            continue
+        if plan["kernel"] == "strided":
+            in_a_block = 4 if plan["warps"] * plan["across"] == 1 else 1
+            tiles = plan["blocks"] // plan["cluster"] * in_a_block
+        else:
+            tiles = plan["tiles"]
+        assert tiles * plan["width"] >= shape[0] * columns * dtype.itemsize // 16, case
+        assert plan.get("whole") or plan["width"] <= plan["lanes"] * plan["across"], case
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -100,7 +100,7 @@ inline bool strided_relay_of(const LatticeShape& s, bool backward, int side, int
   // As many in every tile.
   const int64_t together = std::min(s.inner, s.units);
   plan.width = static_cast<int>(ceil_div(together, ceil_div(together, side)));
-  if (narrow && together % 2 == 0) plan.width += plan.width % 2;  // whole sectors
+  if (narrow && together % 2 == 0 && plan.width < side) plan.width += plan.width % 2;  // whole sectors
   const int64_t cells = ceil_div(s.steps, s.elements), columns = int64_t{side} * s.columns;
   const int64_t a_warp = int64_t{32 / plan.lanes} * strided_relay_packs(backward, s.elements, s.element_size);
   const int64_t warps = ceil_div(cells, a_warp);
