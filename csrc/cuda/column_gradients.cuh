@@ -6,23 +6,6 @@
 
 namespace l1norm::cuda {
 
-// V neighbours of what rows have one of; packed: they are neighbours in memory, at a pack's start.
-template <int N, typename V>
-__device__ __forceinline__ void load_beside(const V* from, int64_t step, bool packed, V (&to)[N]) {
-  if (N > 1 && packed) {
-    constexpr int kPack = N * sizeof(V) < kPackBytes ? N : kPackBytes / static_cast<int>(sizeof(V));
-#pragma unroll
-    for (int k = 0; k < N; k += kPack) {
-      const Pack<V, kPack> pack = *reinterpret_cast<const Pack<V, kPack>*>(from + k);
-#pragma unroll
-      for (int e = 0; e < kPack; ++e) to[k + e] = pack.units[e];
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < N; ++k) to[k] = from[k * step];
-  }
-}
-
 // Lanes side by side, at the most, where slopes are shared of halves: what eight columns of a pack take is a sixth of
 // all instructions else (on an H100 gradients of 33 to 64 bfloat16 are 1.05 times as fast so, but 0.95 times those of 9
 // to 16, which two lanes share).
@@ -66,19 +49,12 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
  private:
   // Each lane makes the slopes of all columns that it has elements of.
   __device__ __forceinline__ void differentiate_alone() {
-    Wide<T> m[kUnits][kColumns], h[kUnits][kColumns];
+    Wide<T> m[kUnits][kColumns];
     Offsets o[kUnits];
     this->all_offsets(o);
 #pragma unroll
     for (int j = 0; j < kUnits && !kMakesDivisors; ++j) {
       load_beside(static_cast<const Wide<T>*>(c.denominator) + o[j].denominator, t.denominator_step, t.packed, m[j]);
-      if (c.grad_denominator != nullptr) {
-        load_beside(static_cast<const Wide<T>*>(c.grad_denominator) + o[j].denominator, t.denominator_step, t.packed,
-                    h[j]);
-      } else {
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k) h[j][k] = Wide<T>{};
-      }
     }
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) load(j, o[j]);
@@ -100,17 +76,30 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
       for (int f = 0; f < kFews; ++f) {
         Slope<T> slopes[kFew];
         const Slope<T>* at[kFew];
+        Sum totals[kFew];
+        bool plain = true;
 #pragma unroll
         for (int k = 0; k < kFew; ++k) {
           const int column = f * kFew + k;
+          at[k] = &slopes[k];
           if constexpr (kMakesDivisors) {
             slopes[k] = all[column];
           } else {
-            const GradientScale scale = RowDivisor<T>{m[j][column], h[j][column]}.scale(c);
-            const Sum total = kShared ? shared[kShared ? column : 0].sum() : dot(j, column, by(column));
-            slopes[k] = Slope<T>(make_gradient<Wide<T>>(total, scale));
+            Gradient gradient;
+            totals[k] = kShared ? shared[kShared ? column : 0].sum() : dot(j, column, by(column));
+            plain &= make_read_gradient<T>(totals[k], m[j][column], c, gradient);
+            slopes[k] = Slope<T>(gradient);
           }
-          at[k] = &slopes[k];
+        }
+        if (!kMakesDivisors && !plain && exists(j)) {
+          // In a loop, as it is rare.
+#pragma unroll 1
+          for (int k = 0; k < kFew; ++k) {
+            const RowDivisor<T> divisor(c, o[j].denominator + (f * kFew + k) * t.denominator_step);
+            const Slope<T> slope(make_gradient<Wide<T>>(select(totals, k), divisor.scale(c)));
+#pragma unroll
+            for (int i = 0; i < kFew; ++i) slopes[i] = i == k ? slope : slopes[i];
+          }
         }
         differentiate_beside<kSteps>(at, g[j], x[j], f);
       }
@@ -139,7 +128,7 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
       if (i >= count) break;
-      slopes[(first + i) * t.lanes] = Slope<T>(make_gradient<Wide<T>>(Sum{sums[i], 0.0}, divisors[i].scale(c)));
+      slopes[(first + i) * t.lanes] = Slope<T>(read_gradient<T>(Sum{sums[i]}, divisors[i], c));
     }
     __syncwarp();
 #pragma unroll

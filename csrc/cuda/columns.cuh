@@ -7,6 +7,38 @@
 
 namespace l1norm::cuda {
 
+// V neighbours of what rows have one of; packed: they are neighbours in memory, at a pack's start.
+template <int N, typename V>
+__device__ __forceinline__ void load_beside(const V* from, int64_t step, bool packed, V (&to)[N]) {
+  if (N > 1 && packed) {
+    constexpr int kPack = N * sizeof(V) < kPackBytes ? N : kPackBytes / static_cast<int>(sizeof(V));
+#pragma unroll
+    for (int k = 0; k < N; k += kPack) {
+      const Pack<V, kPack> pack = *reinterpret_cast<const Pack<V, kPack>*>(from + k);
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) to[k + e] = pack.units[e];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to[k] = from[k * step];
+  }
+}
+
+// The same way back.
+template <int N, typename V>
+__device__ __forceinline__ void store_beside(const V (&from)[N], V* to, int64_t step, bool packed) {
+  if (N > 1 && packed) {
+    constexpr int kPack = N * sizeof(V) < kPackBytes ? N : kPackBytes / static_cast<int>(sizeof(V));
+#pragma unroll
+    for (int k = 0; k < N; k += kPack) {
+      *reinterpret_cast<Pack<V, kPack>*>(to + k) = make_pack<V, kPack>([&](int e) { return from[k + e]; });
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to[k * step] = from[k];
+  }
+}
+
 // What lanes share of columns that several have: nothing, sums, or what gradients are made with as well, each lane
 // making that of some columns for the others.
 enum class Sharing { kNothing, kSums, kSlopes };

@@ -191,23 +191,23 @@ struct RowDivisor {
   }
 };
 
-// The divisor of a row of floats or halves as forward rounds it, from the row's sum, which must be exact. False where
-// it is not plain, or not clearly on one side of eps.
-__device__ __forceinline__ bool rounded_divisor(const Sum& sum, const Count& count, double eps, double& m) {
-  const double q = sum.hi * count.reciprocal;
-  const uint64_t bits = static_cast<uint64_t>(__double_as_longlong(q)), last = uint64_t{1} << 29;
-  const auto as_double = [](uint64_t b) { return __longlong_as_double(static_cast<long long>(b)); };
-  // The float below, and the middle between it and the next: on which side the divisor lies, the remainder tells.
-  const uint64_t below = bits & ~(last - 1);
-  const double left = fma(-as_double(below | last / 2), count.value, sum.hi) + sum.lo;
-  m = as_double(left > 0.0 || (left == 0.0 && (below & last) != 0) ? below + last : below);
-  const bool clamped = q < eps;
-  if (clamped) m = static_cast<double>(static_cast<float>(eps));
-  const uint32_t upper = upper_word(m);
-  return (upper >= (1023u - 100u) << 20) & (upper < (1023u + 100u) << 20) & (fabs(q - eps) > 0x1p-40 * q);
+// make_plain_gradient() of a row whose divisor has been read. False where make_gradient() may differ.
+template <typename T>
+__device__ __forceinline__ bool make_read_gradient(const Sum& dot, Wide<T> m, const Call& c, Gradient& gradient) {
+  if constexpr (sizeof(T) == 8) return false;
+  const double divisor = static_cast<double>(forgotten(m));
+  gradient = make_plain_gradient(dot, divisor, near_reciprocal(divisor), c.count, c.eps);
+  const bool exact = (c.count.value <= 0x1p29) & !c.count.lone;  // times a divisor
+  return exact & (c.grad_denominator == nullptr) & is_finite(gradient.through);
+}
+template <typename T>
+__device__ __forceinline__ Gradient read_gradient(const Sum& dot, const RowDivisor<T>& divisor, const Call& c) {
+  Gradient gradient;
+  if (!make_read_gradient<T>(dot, divisor.m, c, gradient)) gradient = make_gradient<Wide<T>>(dot, divisor.scale(c));
+  return gradient;
 }
 
-// dot_scale() of that row.
+// dot_scale() of a row.
 template <typename T>
 __device__ __forceinline__ double dot_scale_of(const Call& c, int64_t denominator) {
   if constexpr (sizeof(T) == 8) {

@@ -323,6 +323,22 @@ __device__ __forceinline__ Part part_of_row(const T* row, int64_t length, int64_
   return {start(part), part + 1 == parts ? length : start(part + 1)};
 }
 
+// The divisor of a row of floats or halves as forward rounds it, from the row's sum, which must be exact. False where
+// it is not plain, or not clearly on one side of eps.
+__device__ __forceinline__ bool rounded_divisor(const Sum& sum, const Count& count, double eps, double& m) {
+  const double q = sum.hi * count.reciprocal;
+  const uint64_t bits = static_cast<uint64_t>(__double_as_longlong(q)), last = uint64_t{1} << 29;
+  const auto as_double = [](uint64_t b) { return __longlong_as_double(static_cast<long long>(b)); };
+  // The float below, and the middle between it and the next: on which side the divisor lies, the remainder tells.
+  const uint64_t below = bits & ~(last - 1);
+  const double left = fma(-as_double(below | last / 2), count.value, sum.hi) + sum.lo;
+  m = as_double(left > 0.0 || (left == 0.0 && (below & last) != 0) ? below + last : below);
+  const bool clamped = q < eps;
+  if (clamped) m = static_cast<double>(static_cast<float>(eps));
+  const uint32_t upper = upper_word(m);
+  return (upper >= (1023u - 100u) << 20) & (upper < (1023u + 100u) << 20) & (fabs(q - eps) > 0x1p-40 * q);
+}
+
 // The row's divisor, for those who ask for it; one thread a row calls it.
 template <typename T>
 __device__ __forceinline__ void write_denominator(const Call& c, int64_t offset, const Sum& total) {

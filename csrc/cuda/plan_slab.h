@@ -42,8 +42,8 @@ constexpr int slab_result_bytes(bool backward, int64_t element_size) {
 }
 // What the kernel has in shared memory besides, and what a block's room there is rounded up by, at the most.
 constexpr int kSlabStatic = 256;
-// Of what a row's gradient is scaled by.
-constexpr int kSlabScaleBytes = 72;
+// Of a row's divisor and of that one's gradient.
+constexpr int kSlabDivisorBytes = 8;
 
 // Sums of a column that a pass over a turn's cells adds at once.
 constexpr int slab_copies(int64_t columns, int64_t cell, const SlabPlan& plan) {
@@ -61,7 +61,7 @@ constexpr int64_t slab_bytes(const Rounds& slab, bool backward, int64_t element_
   const int64_t pack = kPackBytes / element_size, packs = int64_t{slab_room(plan.packs)} * (backward ? 2 : 1);
   const int64_t columns = slab.period, rows = slab.columns();
   return packs * kPackBytes + (copies * columns + (plan.cluster > 1 ? plan.cluster : 0) * rows) * 16 +
-         (columns + pack) * slab_result_bytes(backward, element_size) + (backward ? rows * kSlabScaleBytes : 0);
+         (columns + pack) * slab_result_bytes(backward, element_size) + (backward ? rows * kSlabDivisorBytes : 0);
 }
 constexpr int64_t slab_bytes(const Rounds& slab, bool backward, int64_t element_size, const SlabPlan& plan) {
   const int64_t cell = kPackBytes / element_size / slab_cells(backward, element_size);

@@ -21,7 +21,7 @@ class Slab : public SlabPart<T, kBackward> {
   static_assert(kCell <= 4);
   static_assert(!kBackward || sizeof(T) < 8);  // dot products of doubles would have to be scaled
   static_assert(sizeof(Result) + (kBackward ? 0 : sizeof(double2)) == slab_result_bytes(kBackward, sizeof(T)));
-  static_assert(sizeof(GradientScale) == kSlabScaleBytes);
+  static_assert(!kBackward || sizeof(RowDivisor<T>) == kSlabDivisorBytes);
 
  public:
   __device__ __forceinline__ Slab(const Call& call, const Slabs& slabs, unsigned number, const Cluster& cluster)
@@ -30,7 +30,7 @@ class Slab : public SlabPart<T, kBackward> {
     ranks = parts + s.copies * s.columns.columns;
     sums = ranks + (cluster.size > 1 ? cluster.size * s.rows.columns : 0);
     results = reinterpret_cast<Result*>(sums + (kBackward ? 0 : s.columns.columns + kPack));
-    scales = reinterpret_cast<GradientScale*>(results + s.columns.columns + kPack);
+    divisors = reinterpret_cast<RowDivisor<T>*>(results + s.columns.columns + kPack);
   }
 
   __device__ __forceinline__ void clear_parts() const {
@@ -118,8 +118,8 @@ class Slab : public SlabPart<T, kBackward> {
     this->store_ends(to);
   }
 
-  Result* results;        // a column, and the first ones again
-  GradientScale* scales;  // a column
+  Result* results;          // a column, and the first ones again
+  RowDivisor<T>* divisors;  // a row
   double2 *parts, *ranks;
 
  private:

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kSlabThreads) kernel(const __grid_constant__ C
     slab.load();
     slab.clear_parts();
     if constexpr (kBackward) {
-      for (int k = thread; k < rows; k += threads) slab.scales[k] = RowDivisor<T>(c, slab.denominator(k)).scale(c);
+      for (int k = thread; k < rows; k += threads) slab.divisors[k] = RowDivisor<T>(c, slab.denominator(k));
     }
     __syncthreads();
     slab.add_up();
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kSlabThreads) kernel(const __grid_constant__ C
         }
       }
       if constexpr (kBackward) {
-        slab.set_result(row, member, total, Slope<T>(make_gradient<Wide<T>>(total, slab.scales[row])));
+        slab.set_result(row, member, total, Slope<T>(read_gradient<T>(total, slab.divisors[row], c)));
       } else {
         slab.set_result(row, member, total, Quotient<T>(total, c.count, c.eps));
         if (c.denominator != nullptr && cluster.rank == 0 && member == 0) {
