@@ -2,7 +2,7 @@
 #pragma once
 
 #include "columns.cuh"
-#include "unproven.cuh"
+#include "held.cuh"
 
 namespace l1norm::cuda {
 
@@ -34,7 +34,11 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   static constexpr int kGroup = sizeof(T) == 4 ? kFews : 1, kGroups = kFews / kGroup;
   // What is not proven needs its column's sum again: short columns are kept for that, else their sums take less.
   static constexpr bool kKeepsSums = kSteps > (sizeof(T) == 2 ? 4 : 2);
+  // Whether units are taken carefully when all others are done, by code that is there once; else a register is missing.
+  static constexpr bool kCareLast = kUnits > 2 || sizeof(T) == 2;
   static_assert(!kShared || (kKeepsSums && sizeof(T) < 8));
+  // Whether sums of halves are no more than known to lie between two floats, which are nearly always one.
+  static constexpr bool kBounded = sizeof(T) == 2 && !kKeepsSums;
 
  public:
   using Base::Base;
@@ -46,47 +50,51 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     for (int j = 0; j < kUnits; ++j) load(j, o[j]);
     using Bits = std::conditional_t<kUnits * kSteps * kGroups <= 32, uint32_t, uint64_t>;
     Bits unproven = 0;
+    uint32_t careful = 0;  // units
     Sum totals[kKeepsSums ? kColumns * kUnits : 1];
+    [[maybe_unused]] const FloatCount count(c.count, c.eps);
 #pragma unroll
     for (int j = 0; j < kUnits; ++j) {
       Quotient<T> quotients[kFews][kFew];
       Least<T> least;
-      note_each<kSteps>(least, x[j]);
-      ColumnTally<T> shared[kShared ? kColumns : 1];
-      if constexpr (kShared) {
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k) shared[k] = tally(j, k);
-        each_other([&](const auto& other) {
-          least.join(other);
-#pragma unroll
-          for (int k = 0; k < kColumns; ++k) shared[k].join(other);
-        });
-      }
       bool plain = true;
+      Sum sums[kColumns];
+      if (!kBounded || c.denominator != nullptr) sum_columns(j, least, sums, plain);
+      if constexpr (kKeepsSums) {
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) totals[j * kColumns + k] = sums[k];
+      }
+      if (plain && c.denominator != nullptr && exists(j)) {
+        write_denominators(sizeof(T) == 2 ? offsets_anew(j).denominator : o[j].denominator, sums);
+      }
 #pragma unroll
       for (int k = 0; k < kColumns; ++k) {
-        const ColumnTally<T> tallied = kShared ? shared[kShared ? k : 0] : tally(j, k);
-        const Sum total = tallied.sum();
-        if constexpr (kKeepsSums) totals[j * kColumns + k] = total;
         Quotient<T>& quotient = quotients[k / kFew][k % kFew];
-        quotient = Quotient<T>(total, c.count, c.eps, Plain{});
-        plain &= tallied.is_exact(least) & quotient.settle_for(least);
-        if (c.denominator != nullptr && exists(j) && is_mine(k)) {
-          const int64_t at = sizeof(T) == 2 ? offsets_anew(j).denominator : o[j].denominator;
-          write_denominator<T>(c, at + k * t.denominator_step, total);
+        if constexpr (kBounded) {
+          quotient = Quotient<T>(bounds_of(j, k), count);
+        } else {
+          quotient = Quotient<T>(sums[k], c.count, c.eps, Plain{});
         }
-      }
-      if (!plain) {
-        normalize_carefully(j);
-        continue;
+        plain &= quotient.settle_for(least);
       }
       const int64_t output = sizeof(T) == 2 && (kUnits > 1 || kShared) ? offsets_anew(j).output : o[j].output;
+      if (!plain) {
+        store_as_read(j, output);
+        if constexpr (kCareLast) {
+          careful |= 1u << j;
+        } else {
+          normalize_carefully(j);
+        }
+        continue;
+      }
       visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
                                       [&](int u, T* to, bool there) {
                                         const UnitPack y = divide(j, u, quotients, least, unproven);
                                         if (there) *reinterpret_cast<UnitPack*>(to) = y;
                                       });
     }
+#pragma unroll 1
+    for (; careful != 0; careful &= careful - 1) normalize_carefully(__ffs(static_cast<int>(careful)) - 1);
     // What is not proven was stored as it was read, or is still here.
 #pragma unroll 1
     for (; unproven != 0; unproven &= unproven - 1) {
@@ -110,8 +118,64 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     return every << (threadIdx.x & (t.lanes - 1));
   }
 
+  __device__ __forceinline__ Bounds bounds_of(int j, int k) const {
+    const auto magnitude = [&](int u) { return fabsf(widen_at(x[j][u], k)); };
+    Bounds bounds{magnitude(0), magnitude(0)};
+#pragma unroll
+    for (int u = 1; u < kSteps; ++u) bounds.add(magnitude(u));
+    return bounds;
+  }
+
+  // plain: whether they are exact.
+  __device__ __forceinline__ void sum_columns(int j, Least<T>& least, Sum (&sums)[kColumns], bool& plain) const {
+    note_each<kSteps>(least, x[j]);
+    ColumnTally<T> tallies[kColumns];
+#pragma unroll
+    for (int k = 0; k < kColumns && kShared; ++k) tallies[k] = tally(j, k);
+    if constexpr (kShared) {
+      each_other([&](const auto& other) {
+        least.join(other);
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) tallies[k].join(other);
+      });
+    }
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k) {
+      const ColumnTally<T> tallied = kShared ? tallies[k] : tally(j, k);
+      sums[k] = tallied.sum();
+      plain &= tallied.is_exact(least);
+    }
+  }
+
   // Of a column's lanes the one that writes its denominator.
   __device__ __forceinline__ bool is_mine(int k) const { return (k & (sharers() - 1)) == first_step(); }
+
+  // Of columns whose sums are exact; of those that lanes share each lane writes some. A loop where they are written one
+  // by one: unrolled among the quotients, it was most of the kernel, and what runs lay far apart.
+  __device__ __forceinline__ void write_denominators(int64_t at, const Sum (&sums)[kColumns]) const {
+    const auto write_one = [&](int k) { write_denominator<T>(c, at + k * t.denominator_step, one_of(sums, k)); };
+    if constexpr (kShared || sizeof(T) == 8) {
+#pragma unroll 1
+      for (int k = first_step(); k < kColumns; k += sharers()) write_one(k);
+    } else {
+      constexpr int kTogether = kColumns < 4 ? kColumns : 4;
+      uint32_t left = 0;
+#pragma unroll
+      for (int first = 0; first < kColumns; first += kTogether) {
+        float m[kTogether];
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) {
+          double divisor;
+          if (!rounded_divisor(sums[first + k], c.count, c.eps, divisor)) left |= 1u << (first + k);
+          m[k] = static_cast<float>(divisor);
+        }
+        float* const to = static_cast<float*>(c.denominator) + at + first * t.denominator_step;
+        store_beside(m, to, t.denominator_step, t.packed);
+      }
+#pragma unroll 1
+      for (; left != 0; left &= left - 1) write_one(__ffs(static_cast<int>(left)) - 1);
+    }
+  }
 
   // Worked out again rather than kept in registers, of which halves need all.
   __device__ __forceinline__ Offsets offsets_anew(int j) const {
@@ -143,6 +207,19 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     return y;
   }
 
+  // The sum of a number, which is `first` or a multiple of `step` behind it. Values are settled, as the compiler would
+  // keep them in memory for an index.
+  template <int kTotals>
+  static __device__ __forceinline__ Sum one_of(const Sum (&totals)[kTotals], int wanted, int first = 0, int step = 1) {
+    Sum total;
+#pragma unroll
+    for (int i = first; i < kTotals; i += step) {
+      const double hi = settled(totals[i].hi), lo = sizeof(T) == 8 ? settled(totals[i].lo) : totals[i].lo;
+      total = {i == wanted ? hi : total.hi, i == wanted ? lo : total.lo};
+    }
+    return total;
+  }
+
   // The quotient of a column's step; few: the column's number among those that are worked on at a time.
   template <int kTotals>
   __device__ __forceinline__ void divide_one_again(int j, int u, int column, int few, const Sum (&totals)[kTotals],
@@ -151,12 +228,7 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     Sum total;
     T value;
     if constexpr (kKeepsSums) {
-#pragma unroll
-      for (int i = few; i < kUnits * kColumns; i += kFew) {
-        // Else the compiler would keep them in memory, for an index.
-        const double hi = settled(totals[i].hi), lo = sizeof(T) == 8 ? settled(totals[i].lo) : totals[i].lo;
-        total = {i == wanted ? hi : total.hi, i == wanted ? lo : total.lo};
-      }
+      total = one_of(totals, wanted, few, kFew);
       value = to[column];
     } else {
       Pack<T, 1> elements[kSteps];
@@ -167,9 +239,14 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
           if (i == few || i == wanted) elements[s].units[0] = x[i / kColumns][s][i % kColumns];
         }
       }
-      Tally<T> tally;
-      tally.template set<kSteps>(elements);
-      total = tally.sum();
+      if constexpr (kBounded) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) accumulate(total, static_cast<double>(fabs(widen(elements[s].units[0]))));
+      } else {
+        Tally<T> tally;
+        tally.template set<kSteps>(elements);
+        total = tally.sum();
+      }
       value = elements[0].units[0];
 #pragma unroll
       for (int s = 1; s < kSteps; ++s) value = s == u ? elements[s].units[0] : value;
@@ -177,16 +254,20 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     to[column] = exact_quotient(value, exact_divisor<T>(total, c));
   }
 
-  // A unit with a column that Tally loses bits of, or whose quotient is not plain: its elements are stored as they were
-  // read, and their columns taken one by one.
+  __device__ __forceinline__ void store_as_read(int j, int64_t output) const {
+    visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
+                                    [&](int u, T* to, bool there) {
+                                      if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
+                                    });
+  }
+
+  // A unit with a column that Tally loses bits of, or whose quotient is not plain, and which was stored as it was read:
+  // its columns are taken one by one.
   __device__ __forceinline__ void normalize_carefully(int j) const {
     if (!exists(j)) return;
     const Walk& steps = c.geometry.row;
     const Offsets o = offsets(j);
     T* const start = static_cast<T*>(c.output) + o.output;
-    visit<&Offsets::output, kSteps>(way(j), steps, start, [&](int u, T* to, bool there) {
-      if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
-    });
     const int count = static_cast<int>(steps.count), first = first_step();
 #pragma unroll 1
     for (int k = 0; k < kColumns; ++k) {

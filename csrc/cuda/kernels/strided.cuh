@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kSharesX<T, kBackward, Tiles> ? kSharingThread
     }
     LooseResult<T, kBackward> result;
     if constexpr (kBackward) {
-      result = Slope<T>(make_gradient<Wide<T>>(total, divisor.scale(c)));
+      result = Slope<T>(read_gradient<T>(total, divisor, c));
     } else {
       result = Quotient<T>(total, c.count, c.eps);
       const int column = tile.column_of(thread);
@@ -148,10 +148,12 @@ constexpr int kMostColumnBlocks = 8;  // as many threads as a T4 takes
 #else
 constexpr int kMostColumnBlocks = 9;
 #endif
-// More spill on datacenter Blackwells and what came after them.
-template <typename T, bool kBackward, int kSteps, Sharing kSharing>
+// More spill: quotients of two halves in packs, and what lanes share on datacenter Blackwells and what came after them.
+template <typename T, bool kBackward, int kSteps, int kColumns, Sharing kSharing>
 constexpr int most_blocks() {
-  if (kSharing == Sharing::kNothing) return kMostColumnBlocks;
+  if (kSharing == Sharing::kNothing) {
+    return sizeof(T) == 2 && !kBackward && kSteps == 2 && kColumns > 1 ? 5 : kMostColumnBlocks;
+  }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
   const bool most = std::is_same_v<T, __nv_bfloat16> && kBackward && kSteps > 6 && kSharing == Sharing::kSums;
   return most ? 2 : 3;
@@ -165,7 +167,7 @@ constexpr int most_blocks() {
 template <typename T, bool kBackward, int kSteps, int kColumns, int kUnits, Sharing kSharing>
 __global__ void __launch_bounds__(kStridedWarps * 32,
                                   std::min(column_blocks(kBackward, kSteps, kColumns * sizeof(T), sizeof(T)),
-                                           most_blocks<T, kBackward, kSteps, kSharing>()))
+                                           most_blocks<T, kBackward, kSteps, kColumns, kSharing>()))
     columns_kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   constexpr bool kShared = kSharing != Sharing::kNothing;
   ask_ahead<kBackward>(c);
