@@ -46,13 +46,15 @@ def test_tiles_can_be_launched_and_hold_their_columns(name, dtype, backward, ask
 # Groups, steps, columns, without a gap; as measured: dtype, backward.
 F, B, D = torch.float32, torch.bfloat16, torch.float64
 TILED = [
-    (80_000, 12, 48, True, B, False), (70_277, 10, 4, True, F, True), (320_000, 11, 8, True, B, True),
+    (70_277, 10, 4, True, F, True), (320_000, 11, 8, True, B, True),
     (1_400_000, 16, 3, True, F, False), (1_400_000, 16, 3, True, F, True), (1_400_000, 16, 3, True, B, True),
     (224_000, 100, 3, True, B, True), (1000, 5, 12_321, False, F, False), (1000, 5, 12_321, False, B, True),
     (1, 4, 16_777_215, False, B, False), (131_072, 17, 30, True, D, True), (960_000, 10, 7, True, D, False),
-    (5000, 11, 1024, False, B, False),
+    (100_000, 9, 8, True, B, False),
 ]  # fmt: skip
 STRIDED = [
+    (80_000, 12, 48, True, B, False), (80_000, 12, 48, True, B, True), (5000, 11, 1024, False, B, False),
+    (3970, 11, 1888, True, B, False), (2804, 10, 560, True, B, False), (40_000, 10, 32, True, B, True),
     (2048, 32, 1024, False, F, False), (6553, 10, 1024, False, F, True), (80_000, 17, 48, True, F, False),
     (3855, 17, 1024, False, F, False), (3855, 17, 1024, False, F, True), (1024, 64, 1024, False, B, False),
     (80_000, 24, 48, True, B, False), (2730, 24, 1024, False, B, True), (1365, 48, 1024, False, B, False),

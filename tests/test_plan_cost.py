@@ -59,6 +59,10 @@ HALVES = [
     ((16, 4000, 1000), True, "strided"),
     ((28, 5873, 24), True, "slab"),
     ((650, 5418, 40), True, "slab"),
+    # Rows of three packs, which tear sectors within their tiles.
+    ((37_277, 98, 24), False, "strided"),
+    ((33_860, 111, 24), False, "strided"),
+    ((46_225, 132, 24), False, "strided"),
     # Nine warps of which a multiprocessor has room for no other block.
     ((3, 4280, 10_464), True, "strided_relay"),
 ]

@@ -53,4 +53,5 @@ def test_what_the_plan_chooses_agrees_with_the_two_pass_kernel(dtype, seed, cuda
         g, y = g.to(divisor.dtype), y.to(divisor.dtype)
         size = (g.abs() + (g * y).abs().mean(dims, keepdim=True)) / divisor
         near = (gx.to(divisor.dtype) - expected).abs() <= 2 * torch.finfo(dtype).eps * size
-        assert bool(near.all()), (shape, dims)
+        alike = (gx == expected) | (gx.isnan() & expected.isnan())  # of a zero alone
+        assert bool((near | alike).all()), (shape, dims)

@@ -236,8 +236,9 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   const bool shared = strided && plan.strided.is_shared();
   if (open(Kernel::kColumnTile) && plan_column_tile(shape, device, plan.column_tile)) {
     const auto& tile = plan.column_tile;
+    const bool in_lanes = shared || (strided && plan.strided.whole && s.element_size == 2);
     const bool packed =
-        packs && are_packs_better_in_tiles(shape.backward, s.element_size, s.inner, s.steps, tile.gapless, shared);
+        packs && are_packs_better_in_tiles(shape.backward, s.element_size, s.inner, s.steps, tile.gapless, in_lanes);
     const bool enough = are_enough_tiles(tile.tiles, device) || !(small || packed);
     if (wanted || (!shape.held && packs == packed && enough)) {
       if (packed) least = 2.0 * kMostCost;

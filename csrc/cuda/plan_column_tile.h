@@ -86,13 +86,13 @@ inline bool plan_column_tile(const Shape& shape, const Device& device, ColumnTil
 
 // Whether `inner` packs side by side are better in tiles than in strided kernels' registers, which so many steps leave
 // half empty: 2^26 elements on an H100, 17 x 1024 float32 0.93 (strided 0.62), bfloat16 0.67 (0.23), gradients 0.67
-// (0.28); of 9 to 12 steps halves run 1.26 times as fast; of doubles on an H200, 17 x 30 without a gap 0.72 (0.47); or
-// which read them far apart, 8 x 4 float32 0.77 (0.47). shared: lanes may share columns, which is faster from 13 steps
-// on, and of gradients from 9 (0.82, in tiles 0.75; but 11 x 1 bfloat16 0.68, 0.82; of float32 on an H200 0.93, 0.87,
-// but 10 x 1 0.77, 0.86).
+// (0.28); of doubles on an H200, 17 x 30 without a gap 0.72 (0.47); or which read them far apart, 8 x 4 float32 0.77
+// (0.47), 9 x 8 bfloat16 0.77 (0.45). in_lanes: lanes have the columns, or share them, which is faster from 13 steps
+// on, of gradients and halves from 9 (on an H200 9 to 12 x 104 and more bfloat16 0.82 to 0.87, in tiles 0.68 to 0.73;
+// gradients 0.73 to 0.78, 0.58 to 0.66; of float32 0.93, 0.87, but 10 x 1 0.77, 0.86).
 constexpr bool are_packs_better_in_tiles(bool backward, int64_t size, int64_t inner, int64_t steps, bool gapless,
-                                         bool shared) {
-  if (size < 8 && shared && (steps > 12 || (backward && inner > (size == 2 ? 2 : 1)))) return false;
+                                         bool in_lanes) {
+  if (size < 8 && in_lanes && (steps > 12 || (inner > 1 && (backward || size == 2)))) return false;
   if (!backward && inner == 1 && 4 < steps && steps <= longest_whole_column(false)) return true;
   if (size == 2) return (9 <= steps && steps <= 12) || (!backward && 17 <= steps && steps <= 63);
   if (size == 4) return backward ? 9 <= steps && steps <= 14 : 17 <= steps && steps <= 31;
