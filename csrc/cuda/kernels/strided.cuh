@@ -148,10 +148,14 @@ constexpr int kMostColumnBlocks = 8;  // as many threads as a T4 takes
 #else
 constexpr int kMostColumnBlocks = 9;
 #endif
-// More spill: quotients of two halves in packs, and what lanes share on datacenter Blackwells and what came after them.
+// More spill: quotients of two halves in packs, and what lanes share, and gradients of bfloat16 one by one, on
+// datacenter Blackwells and what came after them.
 template <typename T, bool kBackward, int kSteps, int kColumns, Sharing kSharing>
 constexpr int most_blocks() {
   if (kSharing == Sharing::kNothing) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    if (std::is_same_v<T, __nv_bfloat16> && kBackward && kColumns == 1) return 3;
+#endif
     return sizeof(T) == 2 && !kBackward && kSteps == 2 && kColumns > 1 ? 5 : kMostColumnBlocks;
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000

@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
       if constexpr (kBackward) {
         const int64_t denominator = denominator_of(t, units, first_unit, k);
         if (denominator < 0) continue;
-        const RowDivisor<T> divisor(c, denominator);
-        desk.results[k] = Slope<T>(read_gradient<T>(await(totals + k), divisor, c));
+        const GradientScale scale = RowDivisor<T>(c, denominator).scale(c);
+        desk.results[k] = Slope<T>(make_gradient<Wide<T>>(await(totals + k), scale));
       } else {
         const Sum sum = await(totals + k);
         desk.results[k] = Quotient<T>(sum, c.count, c.eps);
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads)
     const typename Last::Results results(sums + tile.results());
     each_result(tile, totals, sums, [&](int k, int column, int64_t denominator, const Sum& sum) {
       if constexpr (kBackward) {
-        results[k] = Slope<T>(read_gradient<T>(sum, RowDivisor<T>(c, denominator), c));
+        results[k] = Slope<T>(make_gradient<Wide<T>>(sum, RowDivisor<T>(c, denominator).scale(c)));
       } else {
         results[k] = Quotient<T>(sum, c.count, c.eps);
         sums[k] = both_words(sum);
