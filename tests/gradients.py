@@ -37,6 +37,17 @@ def divisor_of(x, dim=1, reduction=MEAN, eps=0.0):
     return l1norm.l1_norm(x, dim, WORDS[reduction], eps, return_denominator=True)[1]
 
 
+def assert_near(gx, expected, g, y, m, dims):
+    """Gradients of the same formula, of dot products that were added up in another order: no farther from each other
+    than twice the error that one may have. A zero alone has none that is a number."""
+    g, y = g.to(m.dtype), y.to(m.dtype)
+    size = (g.abs() + (g * y).abs().mean(dims, keepdim=True)) / m
+    near = (gx.to(m.dtype) - expected).abs() <= 2 * torch.finfo(gx.dtype).eps * size
+    alike = (gx == expected) | (gx.isnan() & expected.isnan())
+    far = ~(near | alike)
+    assert not bool(far.any()), (int(far.sum()), tuple(gx.shape), gx.stride(), dims)
+
+
 class Calls(TorchDispatchMode):
     """How often each operator runs."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from exact import assert_same_bits
-from gradients import REPEATING
+from gradients import REPEATING, assert_near
 from samples import DTYPES, make_rows
 
 import l1norm
@@ -297,6 +297,19 @@ def test_gradients_that_are_one_number_are_not_copied(shape, dim, dtype, cuda):
     if not names:
         pytest.skip("the profiler shows no kernels here")
     assert not any("write_repeated" in name for name in names), names
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_relayed_rows_that_begin_elsewhere_in_a_line_than_their_gradients(dtype, cuda):
+    _C.set_kernel("relay")
+    pack, rows, length = 16 // dtype.itemsize, 2, 70_001
+    values, grads = (make_rows("randn", rows * length + 8 * pack, dtype=dtype, seed=seed) for seed in (7, 8))
+    for past in range(0, 8 * pack, pack):
+        x, g = (t[past : past + rows * length].view(rows, length) for t in (values, grads))
+        y, m = l1norm.l1_norm(x, 1, return_denominator=True)
+        there = [t.to(cuda)[past : past + rows * length].view(rows, length) for t in (grads, values)]
+        torch.full_like(there[0], math.nan)  # memory that the allocator gives to the result
+        assert_near(gradient(*there, m.to(cuda)).cpu(), gradient(g, x, m), g, y, m, [1])
 
 
 @pytest.mark.parametrize("kernel", ["resident", "ring", "relay"])

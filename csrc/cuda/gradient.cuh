@@ -292,7 +292,7 @@ struct HeldPair : Share<T, kEdge, kStep> {
 
   // As Held's.
   static __device__ __forceinline__ const T* packs_of(const Call& c, const Offsets& o) {
-    return static_cast<const T*>(c.output) + o.output;
+    return kAlike ? static_cast<const T*>(c.input) + o.input : static_cast<const T*>(c.output) + o.output;
   }
 
   template <typename Wait = NoWait>
