@@ -107,7 +107,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t, int64_t>& lattice,
                     const std::tuple<int64_t, bool>& beside, int64_t neighbours, int turned, bool in_place,
-                    const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& rounds) {
+                    const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& rounds, bool one_grad) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart, run] = lattice;
   const auto& [columns_beside, gapless] = beside;
@@ -136,7 +136,8 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                      static_cast<l1norm::Turned>(turned),
                      in_place,
                      {period, repeats, runs, fold, fold_apart}},
-                    neighbours};
+                    neighbours,
+                    one_grad};
   const Plan p = make_plan(shape,
                            {multiprocessors, threads_per_multiprocessor, shared_bytes, shared_bytes_per_multiprocessor,
                             l2_bytes, max_cluster, widest_cluster, false, bytes_per_cycle},
@@ -326,6 +327,7 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0, 0),
       pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0, pybind11::arg("turned") = 0,
       pybind11::arg("in_place") = false, pybind11::arg("rounds") = std::make_tuple(0, 0, 1, 1, 1),
+      pybind11::arg("one_grad") = false,
       "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
       "multiprocessors (0: launches do not start staggered). dtype: its number in ATen; held: a row's elements "
       "are neighbours in memory and not cast; dense: rows follow each other without a gap; aligned: 16-byte packs of "
@@ -338,7 +340,7 @@ PYBIND11_MODULE(_C, m) {
       "neighbours that a row has several of; turned: 1 where steps lie closer together than units in the input alone, "
       "2 where they do in the output alone; in_place: results are written where the input is read; rounds: columns "
       "that come round in a dense run, how often, runs of the same columns, how many of them are one row's, elements "
-      "from one of those to the next.");
+      "from one of those to the next; one_grad: gradients of results are one number.");
   m.def("plan_signs", &plan_signs, pybind11::arg("rows"), pybind11::arg("length"), pybind11::arg("dtype"),
         pybind11::kw_only(), pybind11::arg("multiprocessors"), pybind11::arg("threads_per_multiprocessor"),
         pybind11::arg("shared_bytes"), pybind11::arg("shared_bytes_per_multiprocessor"), pybind11::arg("l2_bytes"),

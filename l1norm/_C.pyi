@@ -69,5 +69,6 @@ def plan(
     turned: int = 0,
     in_place: bool = False,
     rounds: tuple[int, int, int, int, int] = ...,
+    one_grad: bool = False,
 ) -> dict[str, str | int]: ...
 def set_kernel(name: str) -> None: ...

@@ -90,12 +90,13 @@ def shape_of(sizes, dims, dtype, strides=None) -> dict:
     return _C.shape(list(sizes), list(strides or contiguous), contiguous, dims, 16 // dtype.itemsize, True, True)
 
 
-def plan_of(name, sizes, dims, dtype, backward=False, strides=None) -> dict:
+def plan_of(name, sizes, dims, dtype, backward=False, strides=None, one_grad=False) -> dict:
     """The plan of a contiguous tensor, or of a strided one with a contiguous result, over dims."""
     shape = shape_of(sizes, dims, dtype, strides)
     names = ("rows", "length", "held", "dense", "lattice", "beside", "run", "turned", "rounds")
     numbers = {key: shape[key] for key in names}
-    return _C.plan(dtype=NUMBER[dtype], aligned=strides is None, backward=backward, **numbers, **GPUS[name])
+    choices = {"aligned": strides is None, "backward": backward, "one_grad": one_grad}
+    return _C.plan(dtype=NUMBER[dtype], **choices, **numbers, **GPUS[name])
 
 
 # Units side by side, columns of a unit, elements of a cell that are steps, whether steps lie closer together.

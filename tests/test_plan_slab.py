@@ -181,3 +181,14 @@ def test_one_block_a_multiprocessor_takes_few_columns(name):
     """It has nothing under way while they are added up: 0.46 of a copy's speed on an H200, where the relay has 0.48."""
     assert plan_of(name, (221, 3000, 197), [1], B)["kernel"] == "strided_relay"
     assert plan_columns(name, 200, 30_000, 5, F)["kernel"] == "slab"
+
+
+@pytest.mark.parametrize("dtype", [F, B, H])
+def test_gradients_that_are_one_number_are_not_copied_for_slabs(dtype):
+    """Kernels that know it read a third less."""
+    slabs = 0
+    for shape in ((16, 1024, 64), (5443, 65, 208), (1255, 2185, 48), (512, 512, 196), (1024, 640, 40)):
+        slabs += plan_of("H200", shape, [1], dtype, True)["kernel"] == "slab"
+        kernel = plan_of("H200", shape, [1], dtype, True, one_grad=True)["kernel"]
+        assert kernel in ("strided", "strided_relay"), (shape, kernel)
+    assert slabs or dtype == F

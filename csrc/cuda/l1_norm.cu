@@ -296,6 +296,7 @@ Planned planned(Call& c, const Repeated& repeated, const Device& device) {
     shape.at_packs = false;
   }
   if (!cast) shape.run = g.run();
+  shape.one_grad = c.one_grad != nullptr;
   if (!cast && (goes_across(shape) || wanted_kernel != nullptr)) shape.lattice = lattice();
   shape.lattice.in_place = c.input == c.output;
   c.starts_early = device.early_starts;

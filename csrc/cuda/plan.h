@@ -263,8 +263,10 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   const bool ringed = open(Kernel::kRing) && plan_ring_of_turns(shape, device, plan.ring) &&
                       (wanted || are_turns_better_ringed(shape, plan.ring));
   if (ringed && (wanted || are_turns_too_long_for_slabs(shape, device))) return Kernel::kRing;
-  // The search for a slab takes a small call longer than all others.
-  if (open(Kernel::kSlab) && s.slab().period > 0 && least_slab_cost(shape) < least &&
+  // The search for a slab takes a small call longer than all others. Slabs read gradients that are one number, of which
+  // a copy would have to be made.
+  const bool reads_none = shape.one_grad && (best == Kernel::kStrided || best == Kernel::kStridedRelay);
+  if (open(Kernel::kSlab) && !reads_none && s.slab().period > 0 && least_slab_cost(shape) < least &&
       plan_slab(s, shape.backward, device, plan.slab)) {
     consider(Kernel::kSlab, slab_cost(shape, device, plan.slab));
   }

@@ -20,6 +20,7 @@ struct Shape {
   bool at_packs = false;   // all of them start at a multiple of a pack's bytes
   LatticeShape lattice{};  // without a cast
   int64_t run = 0;         // elements of each of a row's runs of neighbours, where it has several, and no cast
+  bool one_grad = false;   // gradients of results are one number, which kernels may know and read none
 
   int64_t row_bytes() const { return length * element_size(dtype); }
   double bytes() const { return static_cast<double>(rows) * static_cast<double>(row_bytes()); }
