@@ -48,6 +48,11 @@ def test_blocks_hold_their_runs(name, dtype, backward, asking):
             assert ceil_div(packs // turn, lanes) <= 1 << 13, case  # of float16 that a double sums without loss
             # Other blocks have something to do meanwhile.
             assert 1 <= plan["chunks"] <= (4 if plan["at_once"] == 1 else 2 - backward), case
+            # Packs, their place past a line, and of each column a block's sums and a result.
+            a_column = 16 * (1 + (plan["cluster"] if plan["cluster"] > 1 else 0)) + 12
+            assert operands * (packs + 7) * 16 + rows * a_column <= device["shared_bytes"] - 1024, case
+            together = plan["at_once"] * (operands * packs * 16 + 1024)
+            assert together <= device["shared_bytes_per_multiprocessor"], case
             assert plan["at_once"] == 1 or plan["at_once"] * plan["threads"] <= 1024, case
     assert taken > 30 or name in WITHOUT or (backward and dtype == D)
 
@@ -97,7 +102,7 @@ def test_runs_are_held_in_slabs_where_that_is_faster(name, case):
 CLUSTERS = [
     (256, 2048, 49, F, False, 4), (256, 2048, 49, B, False, 2), (768, 197, 197, B, False, 1),
     (200, 60_000, 3, B, False, 8), (3000, 3000, 3, F, False, 1), (512, 512, 196, B, True, 2),
-    (256, 1024, 196, B, False, 2), (1566, 393, 253, H, False, 1),
+    (256, 1024, 196, B, False, 2), (1566, 393, 253, H, False, 1), (256, 2048, 49, B, True, 4),
 ]  # fmt: skip
 
 
@@ -185,10 +190,13 @@ def test_one_block_a_multiprocessor_takes_few_columns(name):
 
 @pytest.mark.parametrize("dtype", [F, B, H])
 def test_gradients_that_are_one_number_are_not_copied_for_slabs(dtype):
-    """Kernels that know it read a third less."""
+    """Kernels that know it read a third less. None of elements one by one does."""
     slabs = 0
-    for shape in ((16, 1024, 64), (5443, 65, 208), (1255, 2185, 48), (512, 512, 196), (1024, 640, 40)):
+    for shape in ((16, 1024, 64), (5443, 65, 208), (1255, 2185, 48), (1503, 482, 72), (1024, 640, 40)):
         slabs += plan_of("H200", shape, [1], dtype, True)["kernel"] == "slab"
         kernel = plan_of("H200", shape, [1], dtype, True, one_grad=True)["kernel"]
         assert kernel in ("strided", "strided_relay"), (shape, kernel)
     assert slabs or dtype == F
+    for shape in ((512, 512, 49), (512, 512, 98)):
+        one, many = (plan_of("H200", shape, [1], dtype, True, one_grad=known) for known in (True, False))
+        assert one["kernel"] == many["kernel"] == "slab", shape

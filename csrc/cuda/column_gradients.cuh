@@ -21,6 +21,7 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
   using Base::kFew;
   using Base::kFews;
   using Base::load;
+  using Base::store;
   using Base::t;
   using Base::tally;
   using Base::way;
@@ -163,13 +164,6 @@ class ColumnGradients : Columns<T, true, kSteps, kColumns, kUnits, kSharing != S
       if ((threadIdx.x & bit) != 0) first += half;
     }
     return first;
-  }
-
-  __device__ __forceinline__ void store(int j, int64_t output) const {
-    visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
-                                    [&](int u, T* to, bool there) {
-                                      if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
-                                    });
   }
 
   // Adds the products of a column's elements and their results' gradients to a tally.

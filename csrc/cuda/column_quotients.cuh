@@ -24,6 +24,7 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   using Base::load;
   using Base::offsets;
   using Base::sharers;
+  using Base::store;
   using Base::t;
   using Base::tally;
   using Base::way;
@@ -71,7 +72,8 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       for (int k = 0; k < kColumns; ++k) {
         Quotient<T>& quotient = quotients[k / kFew][k % kFew];
         if constexpr (kBounded) {
-          quotient = Quotient<T>(bounds_of(j, k), count);
+          const auto magnitude = [&](int u) { return fabsf(widen_at(x[j][u], k)); };
+          quotient = Quotient<T>(bounds_of<kSteps>(magnitude), count);
         } else {
           quotient = Quotient<T>(sums[k], c.count, c.eps, Plain{});
         }
@@ -79,7 +81,7 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       }
       const int64_t output = sizeof(T) == 2 && (kUnits > 1 || kShared) ? offsets_anew(j).output : o[j].output;
       if (!plain) {
-        store_as_read(j, output);
+        store(j, output);
         if constexpr (kCareLast) {
           careful |= 1u << j;
         } else {
@@ -116,14 +118,6 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   __device__ __forceinline__ unsigned with_these_columns() const {
     const unsigned every = t.lanes == 16 ? 0x10001u : t.lanes == 8 ? 0x1010101u : 0x11111111u;
     return every << (threadIdx.x & (t.lanes - 1));
-  }
-
-  __device__ __forceinline__ Bounds bounds_of(int j, int k) const {
-    const auto magnitude = [&](int u) { return fabsf(widen_at(x[j][u], k)); };
-    Bounds bounds{magnitude(0), magnitude(0)};
-#pragma unroll
-    for (int u = 1; u < kSteps; ++u) bounds.add(magnitude(u));
-    return bounds;
   }
 
   // plain: whether they are exact.
@@ -252,13 +246,6 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       for (int s = 1; s < kSteps; ++s) value = s == u ? elements[s].units[0] : value;
     }
     to[column] = exact_quotient(value, exact_divisor<T>(total, c));
-  }
-
-  __device__ __forceinline__ void store_as_read(int j, int64_t output) const {
-    visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
-                                    [&](int u, T* to, bool there) {
-                                      if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
-                                    });
   }
 
   // A unit with a column that Tally loses bits of, or whose quotient is not plain, and which was stored as it was read:

@@ -7,11 +7,15 @@
 
 namespace l1norm::cuda {
 
+// Of N neighbours those that are read or written together, where they are at a pack's start.
+template <typename V, int N>
+constexpr int kBeside = N * sizeof(V) < kPackBytes ? N : kPackBytes / static_cast<int>(sizeof(V));
+
 // V neighbours of what rows have one of; packed: they are neighbours in memory, at a pack's start.
 template <int N, typename V>
 __device__ __forceinline__ void load_beside(const V* from, int64_t step, bool packed, V (&to)[N]) {
   if (N > 1 && packed) {
-    constexpr int kPack = N * sizeof(V) < kPackBytes ? N : kPackBytes / static_cast<int>(sizeof(V));
+    constexpr int kPack = kBeside<V, N>;
 #pragma unroll
     for (int k = 0; k < N; k += kPack) {
       const Pack<V, kPack> pack = *reinterpret_cast<const Pack<V, kPack>*>(from + k);
@@ -28,7 +32,7 @@ __device__ __forceinline__ void load_beside(const V* from, int64_t step, bool pa
 template <int N, typename V>
 __device__ __forceinline__ void store_beside(const V (&from)[N], V* to, int64_t step, bool packed) {
   if (N > 1 && packed) {
-    constexpr int kPack = N * sizeof(V) < kPackBytes ? N : kPackBytes / static_cast<int>(sizeof(V));
+    constexpr int kPack = kBeside<V, N>;
 #pragma unroll
     for (int k = 0; k < N; k += kPack) {
       *reinterpret_cast<Pack<V, kPack>*>(to + k) = make_pack<V, kPack>([&](int e) { return from[k + e]; });
@@ -91,6 +95,14 @@ struct Columns {
     }
     visit<&Offsets::input, kSteps>(way(j), c.geometry.row, static_cast<const T*>(c.input) + o.input,
                                    [&](int u, const T* from, bool there) { fetch(x[j][u], from, there); });
+  }
+
+  // What x holds.
+  __device__ __forceinline__ void store(int j, int64_t output) const {
+    visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
+                                    [&](int u, T* to, bool there) {
+                                      if (there) *reinterpret_cast<UnitPack*>(to) = x[j][u];
+                                    });
   }
 
   // Calls join(other) for each turn in which sums of a column become one, other(v) being what another lane has.

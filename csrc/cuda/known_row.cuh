@@ -186,13 +186,10 @@ __device__ __forceinline__ void normalize_neighbours(T* rows, int there, const F
   uint32_t unproven = 0;  // words; all of a row that is not plain
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const auto magnitude = [&](int e) {
+    sums[i] = bounds_of<kLength>([&](int e) {
       const int at = i * kLength + e;
       return fabsf(widen_at(units[at / kUnit], at % kUnit));
-    };
-    sums[i] = {magnitude(0), magnitude(0)};
-#pragma unroll
-    for (int e = 1; e < kLength; ++e) sums[i].add(magnitude(e));
+    });
     quotients[i] = Quotient<T>(sums[i], count);
     unproven |= quotients[i].settle_for(Least<T>{}) ? 0 : words_of(i);
   }

@@ -336,7 +336,7 @@ bool run_by_one_number(const Call& c, const Device& device, cudaStream_t stream)
     return true;
   }
   const auto [shape, plan] = planned(one, {}, device);
-  if (!takes_one_number(plan, shape.lattice)) return false;
+  if (!takes_one_number(plan.kernel, plan, shape.lattice)) return false;
   one.stagger.cycles /= 2;  // one operand is read of two
   check_launch(launch(one, plan, stream));
   return true;

@@ -96,10 +96,10 @@ constexpr bool takes_rows(const Plan& plan) {
 }
 
 // Whether the kernel of columns knows gradients that are one number for all elements, and reads none.
-constexpr bool takes_one_number(const Plan& plan, const LatticeShape& lattice) {
+constexpr bool takes_one_number(Kernel kernel, const Plan& plan, const LatticeShape& lattice) {
   const auto holds_packs = [&](const auto& p) { return lattice.elements == 1 && !p.skewed && !p.interleaved; };
-  if (plan.kernel == Kernel::kStridedRelay) return holds_packs(plan.strided_relay);
-  return plan.kernel == Kernel::kStrided && !plan.strided.whole && holds_packs(plan.strided);
+  if (kernel == Kernel::kStridedRelay) return holds_packs(plan.strided_relay);
+  return kernel == Kernel::kStrided && !plan.strided.whole && holds_packs(plan.strided);
 }
 
 // Rows that the device holds all at once, each spread over its share of the multiprocessors.
@@ -265,7 +265,7 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   if (ringed && (wanted || are_turns_too_long_for_slabs(shape, device))) return Kernel::kRing;
   // The search for a slab takes a small call longer than all others. Slabs read gradients that are one number, of which
   // a copy would have to be made.
-  const bool reads_none = shape.one_grad && (best == Kernel::kStrided || best == Kernel::kStridedRelay);
+  const bool reads_none = shape.one_grad && takes_one_number(best, plan, s);
   if (open(Kernel::kSlab) && !reads_none && s.slab().period > 0 && least_slab_cost(shape) < least &&
       plan_slab(s, shape.backward, device, plan.slab)) {
     consider(Kernel::kSlab, slab_cost(shape, device, plan.slab));

@@ -145,6 +145,15 @@ struct Bounds {
   __device__ __forceinline__ bool is_exact() const { return low == high; }
 };
 
+// Of kCount magnitudes; magnitude(k): each.
+template <int kCount, typename Magnitude>
+__device__ __forceinline__ Bounds bounds_of(const Magnitude& magnitude) {
+  Bounds bounds{magnitude(0), magnitude(0)};
+#pragma unroll
+  for (int k = 1; k < kCount; ++k) bounds.add(magnitude(k));
+  return bounds;
+}
+
 // A count that a float has, and the sum that eps stands for, which is above `least` by less than 2^-20 of it: made once
 // for many rows.
 struct FloatCount {
