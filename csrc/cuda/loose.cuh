@@ -73,22 +73,24 @@ __device__ __forceinline__ void load_loose(const Place& place, const void* opera
 template <Access kAccess, typename T, int M, int N, typename Place>
 __device__ __forceinline__ void store_loose(const Place& place, int first, const Pack<T, M> (&packs)[N], T*& to,
                                             int64_t bump) {
+  T* const start = to;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    to = settled(to);
+    if (place.is_whole(first + i)) store_pack<kAccess>(reinterpret_cast<Pack<T, M>*>(to), packs[i]);
+    to += bump;
+  }
+  if (place.all_whole()) return;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const int u = first + i;
-    to = settled(to);
-    if (u < place.packs) {
-      if (place.is_whole(u)) {
-        store_pack<kAccess>(reinterpret_cast<Pack<T, M>*>(to), packs[i]);
-      } else {
-        const int begin = place.first(u), end = place.last(u);
+    if (u >= place.packs) break;
+    if (place.is_whole(u)) continue;
+    const int begin = place.first(u), end = place.last(u);
 #pragma unroll
-        for (int k = 0; k < M; ++k) {
-          if (k >= begin && k < end) to[k] = packs[i][k];
-        }
-      }
+    for (int k = 0; k < M; ++k) {
+      if (k >= begin && k < end) start[i * bump + k] = packs[i][k];
     }
-    to += bump;
   }
 }
 

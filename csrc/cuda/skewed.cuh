@@ -78,7 +78,9 @@ struct SkewedTile {
 
   __device__ __forceinline__ SkewedTile(const Call& c_, const Shape& s_, unsigned tile, unsigned part) : c(c_), s(s_) {
     const unsigned outer = s.by_tiles.quotient(tile);
-    offsets = offsets_of(c.geometry.rows, outer * s.rows);
+    // The innermost loop's are a row of columns, but where those are folded.
+    const Walk& units = c.geometry.rows;
+    offsets = kHeld || !is_folded() ? units.around_small(static_cast<int>(outer)) : offsets_of(units, outer * s.rows);
     column = static_cast<int64_t>(tile - outer * s.tiles) * s.width;
     begin = static_cast<int64_t>(part) * s.part;
     end = min(begin + s.part, c.geometry.row.count);

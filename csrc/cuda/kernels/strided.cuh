@@ -105,8 +105,10 @@ __global__ void __launch_bounds__(kSharesX<T, kBackward, Tiles> ? kSharingThread
   held.load(c, Place(tile, false));
   held.hand_in(c, Place(tile, false), parts);
   __syncthreads();
-  tile.each_sum(parts, mine, [&](int k, const Sum& sum) { ranks[cluster.rank * count + k] = both_words(sum); });
+  Sum total;
+  tile.each_sum(parts, mine, [&](int, const Sum& sum) { total = sum; });
   if (cluster.size > 1) {
+    if (thread < count) ranks[cluster.rank * count + thread] = both_words(total);
     cluster.wait();
     __syncthreads();
     for (int k = thread; k < count * cluster.size; k += static_cast<int>(blockDim.x)) {
@@ -114,15 +116,13 @@ __global__ void __launch_bounds__(kSharesX<T, kBackward, Tiles> ? kSharingThread
       if (turns.turn_of(k) != cluster.rank) cluster.store(part, turns.turn_of(k), *part);
     }
     cluster.await_sums();
-  } else {
-    __syncthreads();
-  }
-  if (thread < count) {
-    Sum total;
-    for (int rank = 0; rank < cluster.size; ++rank) {
+    total = {};
+    for (int rank = 0; thread < count && rank < cluster.size; ++rank) {
       const double2 part = ranks[rank * count + thread];
       total = total + Sum{part.x, part.y};
     }
+  }
+  if (thread < count) {
     LooseResult<T, kBackward> result;
     if constexpr (kBackward) {
       result = Slope<T>(read_gradient<T>(total, divisor, c));
