@@ -212,7 +212,10 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
     l.skewed = l.inner >= 2 * pack;
     l.interleaved = lattice::all_strides(steps, 1, next);
   }
-  if (alike && l.unit != Unit::kColumns) l.rounds = lattice::rounds_of(g, pack);
+  if (alike) {
+    const Rounds rounds = lattice::rounds_of(g, pack);
+    if (l.unit != Unit::kColumns || (rounds.runs == 1 && rounds.fold == 1)) l.rounds = rounds;
+  }
   return l;
 }
 
@@ -222,11 +225,12 @@ inline bool starts_at(const Call& c, int64_t bytes) {
   return (address(c.input) | address(c.grad) | address(c.output)) % static_cast<uintptr_t>(bytes) == 0;
 }
 
-inline Lattice lattice_of(const Call& c, int64_t pack_bytes) {
+// packed: of packs, where all of it is.
+inline Lattice lattice_of(const Call& c, int64_t pack_bytes, bool packed = true) {
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
   const uintptr_t apart =
       (address(c.input) ^ address(c.output)) | (c.grad == nullptr ? 0 : address(c.grad) ^ address(c.output));
-  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), starts_at(c, pack_bytes),
+  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), packed && starts_at(c, pack_bytes),
                       apart % static_cast<uintptr_t>(pack_bytes) == 0);
 }
 

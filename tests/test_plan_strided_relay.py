@@ -33,8 +33,8 @@ def test_columns_in_chunks_can_be_launched_and_leave_nothing_out(name, kind, bac
 
 
 def check_relay(plan, units, steps, columns, elements, packs, step) -> None:
-    lanes, across, width, warps, parts, tiles, adders = (
-        plan[k] for k in ("lanes", "across", "width", "warps", "parts", "tiles", "adders")
+    lanes, across, width, warps, parts, tiles = (
+        plan[k] for k in ("lanes", "across", "width", "warps", "parts", "tiles")
     )
     case = (units, steps, plan)
     assert lanes in (1, 2, 4, 8, 16, 32), case
@@ -47,14 +47,23 @@ def check_relay(plan, units, steps, columns, elements, packs, step) -> None:
     assert tiles * width >= units, case
     assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs * elements, case
     side = lanes * across * columns
-    assert 1 <= adders <= side, case
-    assert ceil_div(side, adders) <= plan["threads"], case
+    check_adders(plan, side, 2)
     check_order(plan)
     assert plan["scratch_bytes"] == tiles * (parts + 1) * side * 16, case
     assert plan["scratch_bytes"] <= max(units * steps * step // 16, 1 << 20), case
     # Sums of warps; results, of which 32 columns more are divided; a thread's sum.
     assert side * (16 * warps + 120) + 32 * 120 <= 48 << 10, case
     assert plan["threads"] * 16 <= 48 << 10
+
+
+def check_adders(plan, columns, together=8) -> None:
+    """No thread adds more than 16 parts, unless each column has a block, and no more blocks do than that takes."""
+    parts, adders, threads = plan["parts"], plan["adders"], plan["threads"]
+    assert 1 <= adders <= columns, plan
+    assert ceil_div(columns, adders) <= threads, plan
+    wanted = ceil_div(columns * parts, 16 * threads)
+    assert adders >= min(wanted, columns), plan
+    assert adders <= max(ceil_div(columns, together), min(wanted, columns)), plan
 
 
 def check_order(plan) -> None:
@@ -130,8 +139,7 @@ def test_long_runs_of_rows_that_take_turns_go_in_packs(name, backward, asking):
                         taking = turns(inner, pack, 256 if inner <= 256 else 512)
                         assert inner <= taking <= threads, case
                         assert ceil_div(steps * inner + pack - 1, pack) <= parts * taking * packs, case
-                        assert 1 <= plan["adders"] <= ceil_div(inner, 8), case
-                        assert ceil_div(inner, plan["adders"]) <= threads, case
+                        check_adders(plan, inner)
                         check_order(plan)
                         assert plan["scratch_bytes"] == outer * (parts + 1) * inner * 16, case
                         assert (taking * pack + threads) * 16 <= shared, case
@@ -165,8 +173,7 @@ def test_packs_that_begin_anywhere_hold_their_columns(name, backward, asking):
                         assert plan["threads"] == warps * 32 <= 512, case
                         packs = packs_of_a_relay(backward, 1, dtype.itemsize)
                         assert ceil_div(steps, parts) <= warps * (32 // lanes) * packs, case
-                        assert 1 <= plan["adders"] <= width, case
-                        assert ceil_div(width, plan["adders"]) <= plan["threads"], case
+                        check_adders(plan, width, 1)
                         check_order(plan)
                         assert plan["scratch_bytes"] == plan["tiles"] * (parts + 1) * width * 16, case
                         columns = width + 2 * pack

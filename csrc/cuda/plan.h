@@ -270,7 +270,10 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
       plan_slab(s, shape.backward, device, plan.slab)) {
     consider(Kernel::kSlab, slab_cost(shape, device, plan.slab));
   }
-  return best == Kernel::kStridedRelay && ringed ? Kernel::kRing : best;
+  if (best != Kernel::kStridedRelay) return best;
+  // Elements one by one read gradients, too.
+  if (!shape.one_grad) take_turns(s, shape.backward, device, plan.strided_relay);
+  return ringed ? Kernel::kRing : best;
 }
 
 // `wanted`, where it is not null and that kernel can take the shape, is what tests ask for.

@@ -293,7 +293,7 @@ cudaError_t strided_relay(const Call& call, const StridedRelayPlan& plan, void* 
   using strided_relay_kernel::launch;
   using strided_relay_kernel::launch_interleaved;
   using strided_relay_kernel::launch_skewed;
-  const Lattice lattice = lattice_of(call, kPackBytes);
+  const Lattice lattice = lattice_of(call, kPackBytes, !plan.interleaved);
   if (plan.interleaved) {
     return call.grad == nullptr ? launch_interleaved<T, false>(call, lattice, plan, scratch, stream)
                                 : launch_interleaved<T, true>(call, lattice, plan, scratch, stream);
