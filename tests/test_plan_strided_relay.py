@@ -146,6 +146,31 @@ def test_long_runs_of_rows_that_take_turns_go_in_packs(name, backward, asking):
                         assert (inner + pack) * (16 + 120) <= shared, case
 
 
+# The faster ones on an H200, of tiles and of turns.
+IN_TURNS = [(B, (750_000, 40)), (H, (300_000, 200)), (B, (150_000, 400)), (F, (416_666, 72)), (F, (150_000, 200))]
+IN_TILES = [(F, (100_000, 300)), (F, (46_875, 160)), (F, (1 << 20, 64)), (B, (1 << 20, 64)), (D, (500_000, 40))]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_packs_of_columns_that_leave_lanes_idle_take_turns(backward):
+    for dtype, shape in IN_TURNS + IN_TILES:
+        plan = plan_of("H200", shape, [0], dtype, backward)
+        assert plan["kernel"] == "strided_relay", (dtype, shape)
+        assert plan["interleaved"] == ((dtype, shape) in IN_TURNS), (dtype, shape)
+        if not plan["interleaved"]:
+            continue
+        (rows, columns), pack = shape, 16 // dtype.itemsize
+        taking = turns(columns, pack, 256 if columns <= 256 else 512)
+        packs = packs_of_a_relay(backward, 1, dtype.itemsize)
+        assert (plan["tiles"], plan["width"]) == (1, columns), (dtype, shape)
+        assert ceil_div(rows * columns, pack) <= plan["parts"] * taking * packs, (dtype, shape)
+        check_adders(plan, columns)
+        check_order(plan)
+        # Tiles read no gradient that is one number.
+        if backward:
+            assert not plan_of("H200", shape, [0], dtype, True, one_grad=True)["interleaved"], (dtype, shape)
+
+
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("name", GPUS)
 def test_packs_that_begin_anywhere_hold_their_columns(name, backward, asking):

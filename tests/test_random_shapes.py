@@ -88,3 +88,10 @@ def test_views_agree_with_the_two_pass_kernel(dtype, seed, cuda):
         alike = draw.random() < 0.7
         g = view_of(shape, *((order, gaps) if alike else (list(range(len(shape))), [0] * len(shape))), dtype, cuda)
         check(x, g, dims)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(400_001, 40), (200_003, 72), (3, 50_000, 200), (60_001, 400)], ids=str)
+def test_columns_of_packs_in_turns_agree_with_the_two_pass_kernel(shape, dtype, cuda):
+    x, g = (torch.randn(shape, device=cuda, dtype=torch.float32).to(dtype) for _ in range(2))
+    check(x, g, [len(shape) - 2])
