@@ -22,6 +22,14 @@ struct Numbers {
   double* operator[](int64_t i) const { return first + i * space; }
 };
 
+// Where denominators of rows lie.
+struct Denominators {
+  int64_t first;
+  const int64_t* at;  // each one's place; null where they are neighbours, in the rows' order
+
+  int64_t operator[](int64_t row) const { return at == nullptr ? first + row : at[row]; }
+};
+
 struct Forward {
   static constexpr bool kGrad = false;
 
@@ -34,7 +42,7 @@ struct Forward {
   }
 
   template <typename Value, typename Spread>
-  static void open(const Call&, const int64_t*, int64_t, bool, const Numbers&, const Spread&) {}
+  static void open(const Call&, const Denominators&, int64_t, const Numbers&, const Spread&) {}
 
   static void sum(const LineKernels& kernels, const LinesOf& from, const Extent& extent, const Numbers&, Sums sums) {
     kernels.sum(from.input, extent, sums);
@@ -46,17 +54,22 @@ struct Forward {
 
   // Of each `part` columns.
   template <typename Value>
-  static void write_denominators(const Call& c, const Kernels& kernels, const int64_t* at, int64_t columns,
+  static void write_denominators(const Call& c, const Kernels& kernels, const Denominators& at, int64_t columns,
                                  int64_t part, Sums sums, const Numbers& a) {
     if (c.denominator == nullptr) return;
     const Divisors d = divisors(sums, a);
     if (part == 1 && sizeof(Value) == sizeof(float)) {
       constexpr int64_t kAtOnce = 64;
       for (int64_t i = 0; i < columns; i += kAtOnce) {
-        float rounded[kAtOnce];
+        float* const all = static_cast<float*>(c.denominator);
         const int64_t n = std::min(kAtOnce, columns - i);
+        if (at.at == nullptr && n == kAtOnce) {
+          kernels.round_divisors(d.from(i), n, all + at[i]);
+          continue;
+        }
+        float rounded[kAtOnce];
         kernels.round_divisors(d.from(i), n, rounded);
-        for (int64_t k = 0; k < n; ++k) static_cast<float*>(c.denominator)[at[i + k]] = rounded[k];
+        for (int64_t k = 0; k < n; ++k) all[at[i + k]] = rounded[k];
       }
       return;
     }
@@ -82,10 +95,12 @@ struct Backward {
 
   // Numbers that rows have one each of, at `at`.
   template <typename Value>
-  static void read(const void* numbers, const int64_t* at, int64_t rows, bool neighbours, double* to) {
+  static void read(const void* numbers, const Denominators& at, int64_t rows, double* to) {
     const Value* const from = static_cast<const Value*>(numbers);
-    if (neighbours) {
-      std::copy_n(from + at[0], rows, to);
+    if (at.at == nullptr) {
+      constexpr DType kValue = sizeof(Value) == sizeof(double) ? DType::kDouble : DType::kFloat;
+      const Copy copy = capability().of(DType::kDouble).copy_from[index_of(kValue)];
+      copy(from + at.first, to, {1, rows, rows, 1, rows, 1});
     } else {
       for (int64_t i = 0; i < rows; ++i) to[i] = from[at[i]];
     }
@@ -99,12 +114,11 @@ struct Backward {
   }
   static Gradients gradients(const Numbers& a) { return {a[0], a[1], a[2], a[3], a[4]}; }
 
-  // neighbours: the rows' denominators are, in that order.
   template <typename Value, typename Spread>
-  static void open(const Call& c, const int64_t* denominators, int64_t rows, bool neighbours, const Numbers& a,
+  static void open(const Call& c, const Denominators& denominators, int64_t rows, const Numbers& a,
                    const Spread& spread) {
-    read<Value>(c.denominator, denominators, rows, neighbours, a[4]);
-    if (c.grad_denominator != nullptr) read<Value>(c.grad_denominator, denominators, rows, neighbours, a[5]);
+    read<Value>(c.denominator, denominators, rows, a[4]);
+    if (c.grad_denominator != nullptr) read<Value>(c.grad_denominator, denominators, rows, a[5]);
     if constexpr (sizeof(Value) == sizeof(double)) {
       for (int64_t i = 0; i < rows; ++i) a[6][i] = dot_scale<Value>(a[4][i], c.count);
     }
@@ -122,7 +136,8 @@ struct Backward {
   }
 
   template <typename Value>
-  static void write_denominators(const Call&, const Kernels&, const int64_t*, int64_t, int64_t, Sums, const Numbers&) {}
+  static void write_denominators(const Call&, const Kernels&, const Denominators&, int64_t, int64_t, Sums,
+                                 const Numbers&) {}
 
   static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent, Sums,
                     const Numbers& a, bool streaming) {

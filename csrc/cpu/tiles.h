@@ -214,7 +214,7 @@ class Rows : Tiles<Direction> {
         line_kernels_(layout.by_columns ? kernels_.columns : kernels_.rows),
         space_((layout.rows * layout.fold + 3 * kColumnPadding - 1) / kColumnPadding * kColumnPadding),
         arrays_(new CacheLine[static_cast<size_t>((2 + Direction::kNumbers) * space_ / kColumnPadding)]),
-        denominators_(new int64_t[static_cast<size_t>(layout.rows)]),
+        offsets_(new int64_t[static_cast<size_t>(layout.rows)]),
         sums_{arrays_[0].numbers, arrays_[0].numbers + space_},
         numbers_{arrays_[0].numbers + 2 * space_, space_} {}
 
@@ -223,22 +223,18 @@ class Rows : Tiles<Direction> {
     width_ = rows_ * layout_.fold;
     if (call_.denominator == nullptr) return;
     const int64_t stride = Inner(call_.geometry.rows).stride.denominator;
-    Runs runs = this->first_;
-    const int64_t begin = runs.at().denominator;
-    bool neighbours = true;
-    int64_t row = 0;
-    for (int64_t k = 0; k < rows_;) {
-      const int64_t n = layout_.part > 1 ? layout_.part : std::min(runs.left(), rows_ - k), at = runs.at().denominator;
-      neighbours = neighbours && stride == 1 && at == begin + row;
-      const int64_t count = n / layout_.part;
-      int64_t* const to = denominators_.get() + row;
-      for (int64_t i = 0; i < count; ++i) to[i] = at + i * stride;
-      row += count;
-      k += n;
-      if (k < rows_) runs.advance(n);
+    denominators_ = {this->first_.at().denominator, nullptr};
+    bool neighbours = stride == 1;
+    const int64_t rows = each_of_denominators(
+        [&](int64_t row, int64_t, int64_t at) { neighbours = neighbours && at == denominators_[row]; });
+    if (!neighbours) {
+      each_of_denominators([&](int64_t row, int64_t count, int64_t at) {
+        for (int64_t i = 0; i < count; ++i) offsets_[row + i] = at + i * stride;
+      });
+      denominators_.at = offsets_.get();
     }
     of_value([&](auto value) {
-      Direction::template open<decltype(value)>(call_, denominators_.get(), row, neighbours, numbers_,
+      Direction::template open<decltype(value)>(call_, denominators_, rows, numbers_,
                                                 [&](double* numbers) { spread(numbers); });
     });
   }
@@ -300,9 +296,25 @@ class Rows : Tiles<Direction> {
 
   void write_denominators() const {
     of_value([&](auto value) {
-      Direction::template write_denominators<decltype(value)>(call_, kernels_, denominators_.get(), rows_, layout_.part,
+      Direction::template write_denominators<decltype(value)>(call_, kernels_, denominators_, rows_, layout_.part,
                                                               sums_, numbers_);
     });
+  }
+
+  // Calls see(row, count, at) for so many rows from that one on, whose denominators lie a stride apart, the first one
+  // at `at`; returns how many rows there are.
+  template <typename See>
+  int64_t each_of_denominators(const See& see) const {
+    Runs runs = this->first_;
+    int64_t row = 0;
+    for (int64_t k = 0; k < rows_;) {
+      const int64_t n = layout_.part > 1 ? layout_.part : std::min(runs.left(), rows_ - k);
+      see(row, n / layout_.part, runs.at().denominator);
+      row += n / layout_.part;
+      k += n;
+      if (k < rows_) runs.advance(n);
+    }
+    return row;
   }
 
   template <typename Work>
@@ -366,7 +378,8 @@ class Rows : Tiles<Direction> {
   const LineKernels& line_kernels_;
   const int64_t space_;
   std::unique_ptr<CacheLine[]> arrays_;
-  std::unique_ptr<int64_t[]> denominators_;
+  std::unique_ptr<int64_t[]> offsets_;  // of denominators that are no neighbours
+  Denominators denominators_{};
   const Sums sums_;
   const Numbers numbers_;
   int64_t width_ = 0;
