@@ -107,8 +107,12 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       T* const to = static_cast<T*>(c.output) + offsets(j).output + c.geometry.row.at_small(step).output;
 #pragma unroll 1
       for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
+        T values[kFew];
+        // All of them before one waits for another's quotient.
 #pragma unroll
-        for (int k = 0; k < kFew; ++k) divide_one_again(j, u, f * kFew + k, k, totals, to);
+        for (int k = 0; k < kFew && kKeepsSums; ++k) values[k] = to[f * kFew + k];
+#pragma unroll
+        for (int k = 0; k < kFew; ++k) divide_one_again(j, u, f * kFew + k, k, totals, values[k], to);
       }
     }
   }
@@ -214,16 +218,15 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     return total;
   }
 
-  // The quotient of a column's step; few: the column's number among those that are worked on at a time.
+  // The quotient of a column's step, `value` where sums are kept; few: the column's number among those that are worked
+  // on at a time.
   template <int kTotals>
   __device__ __forceinline__ void divide_one_again(int j, int u, int column, int few, const Sum (&totals)[kTotals],
-                                                   T* to) const {
+                                                   T value, T* to) const {
     const int wanted = j * kColumns + column;
     Sum total;
-    T value;
     if constexpr (kKeepsSums) {
       total = one_of(totals, wanted, few, kFew);
-      value = to[column];
     } else {
       Pack<T, 1> elements[kSteps];
 #pragma unroll
@@ -245,7 +248,11 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
 #pragma unroll
       for (int s = 1; s < kSteps; ++s) value = s == u ? elements[s].units[0] : value;
     }
-    to[column] = exact_quotient(value, exact_divisor<T>(total, c));
+    if constexpr (sizeof(T) == 2) {
+      to[column] = Exactly<T>(total, c).divide(value, Quotient<T>(total, c.count, c.eps, Plain{}));
+    } else {
+      to[column] = exact_quotient(value, exact_divisor<T>(total, c));
+    }
   }
 
   // A unit with a column that Tally loses bits of, or whose quotient is not plain, and which was stored as it was read:

@@ -10,11 +10,6 @@
 
 namespace l1norm::cuda {
 
-template <typename T>
-__device__ __forceinline__ Divisor exact_divisor(const Sum& total, const Call& c) {
-  return make_divisor<Wide<T>>(total, c.count, c.eps);
-}
-
 struct NoWait {
   __device__ __forceinline__ void operator()() const {}
 };
@@ -169,7 +164,8 @@ struct Held : Share<T, kEdge, kStep, kStart> {
     }
     const Sum exact = exact_sum(unproven != 0);
     if (unproven == 0) return;
-    const Divisor m = exact_divisor<T>(exact, c);
+    // With 16 packs a kernel of float16 would spill.
+    const Exactly<T, sizeof(T) == 2 && kPacks != 16> exactly(exact, c);
     while (unproven != 0) {
       const int u = __ffs(static_cast<int>(unproven)) - 1;
       const int i = first + u * step;
@@ -179,11 +175,11 @@ struct Held : Share<T, kEdge, kStep, kStart> {
         int at = edge[0];
 #pragma unroll
         for (int e = 1; e < 2 * kEdge; ++e) at = u - kPacks == e ? edge[e] : at;
-        if (at >= 0) y[at] = divide_again(value[0], quotient, m);
+        if (at >= 0) y[at] = divide_again(value[0], quotient, exactly);
       } else if (this->has(u)) {
         // Read again where that is so rare that registers are dearer: in place too, what is not proven is still there.
         const RowPack pack = kReadAgain<T> ? reinterpret_cast<const RowPack*>(x + head)[i] : select(held, u);
-        divide_each_again(pack, y + head + i * kPack, quotient, m);
+        divide_each_again(pack, y + head + i * kPack, quotient, exactly);
       }
     }
   }
@@ -293,11 +289,11 @@ struct HeldInShared {
         to = settled(to + step);
       }
       if (unproven == 0) continue;
-      const Divisor m = exact_divisor<T>(total, c);
+      const Exactly<T> exactly(total, c);
       for (; unproven != 0; unproven &= unproven - 1) {
         const int at = i + (__ffs(static_cast<int>(unproven)) - 1) * step;
         if (at >= end) break;
-        divide_each_again(places[at], reinterpret_cast<T*>(y + at), quotient, m);
+        divide_each_again(places[at], reinterpret_cast<T*>(y + at), quotient, exactly);
       }
     }
   }

@@ -288,7 +288,6 @@ struct HeldCells {
   __device__ __forceinline__ void finish_batch(const Call& c, const Tiling& t, const Cluster& cluster,
                                                const Place& place, int skipped,
                                                Cells<T, kCells, kElements, kHow>& cells, const Grads& grads) {
-    static_assert(kCells * X::kUnits <= 64);
     // Else slopes of what is no column would send their warp the rare way (gradients of 138 x 19406 x 24 bfloat16 in a
     // relay on an H100 0.43 of an addition's speed, with this 0.56).
     if (kBackward && !place.exists) return;
@@ -299,6 +298,12 @@ struct HeldCells {
       return kShared ? Way(t, way, steps, skipped * way.step) : way;
     };
     const auto column = [&](int k) { return !kElements && t.columns > 1 ? k * t.side() + place.unit : place.unit; };
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    constexpr int kMost = kCells < 16 ? 2 : 1;  // more spill
+#else
+    constexpr int kMost = 2;
+#endif
+    constexpr int kTogether = proven_together<T>(std::gcd(kCells, kMost));
     uint64_t unproven = 0;
 #pragma unroll
     for (int unit = 0; unit < X::kUnits; ++unit) {
@@ -316,13 +321,22 @@ struct HeldCells {
 #pragma unroll
         for (int k = 0; k < X::kUnit; ++k) results[k] = desk.results[column(unit * X::kUnit + k)];
 #pragma unroll
-        for (int u = 0; u < kCells; ++u) {
-          typename X::Few quotients;
-          if (divide_beside(results, cells.few(u, unit), quotients, least)) {
-            cells.set(u, unit, quotients);
-          } else {
-            unproven |= uint64_t{1} << (unit * kCells + u);
+        for (int first = 0; first < kCells; first += kTogether) {
+          typename X::Few quotients[kTogether];
+          Proof<T> proof;
+#pragma unroll
+          for (int u = 0; u < kTogether; ++u) {
+            proof.divide(results, cells.few(first + u, unit), quotients[u], least);
           }
+          if (!proof.holds()) {
+            // Else selects take the place of predicated moves; 16 packs spill without them.
+            if constexpr (kTogether > 1 && kCells < 16) asm volatile("");
+            unproven |= uint64_t{1} << ((unit * kCells + first) / kTogether);
+#pragma unroll
+            for (int u = 0; u < kTogether; ++u) quotients[u] = cells.few(first + u, unit);
+          }
+#pragma unroll
+          for (int u = 0; u < kTogether; ++u) cells.set(first + u, unit, quotients[u]);
         }
       }
     }
@@ -334,19 +348,24 @@ struct HeldCells {
       if (unproven == 0) return;
       const Way way = make_way();
       for (; unproven != 0; unproven &= unproven - 1) {
-        const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kCells, u = bit % kCells;
-        const int cell = kElements ? u * kPack : u;
+        const int number = (__ffsll(static_cast<long long>(unproven)) - 1) * kTogether;
+        const int unit = number / kCells, first = number % kCells;
+        Quotient<T> results[X::kUnit];
 #pragma unroll
-        for (int k = 0; k < X::kUnit; ++k) {
-          const int element = unit * X::kUnit + k, at = column(element);
-          const int ahead = (kElements ? cell + element : cell) * way.step;
-          if (ahead >= way.left) continue;
-          T* const cell_start = start + steps.at_small(way.first + ahead).output;
-          if (!owns(cell_start)) continue;
-          const Divisor m = exact_divisor<T>({desk.parts[at].x, desk.parts[at].y}, c);
-          T* const to = cell_start + (kElements ? 0 : element);
-          *to = divide_again(*to, desk.results[at], m);
-        }
+        for (int k = 0; k < X::kUnit; ++k) results[k] = desk.results[column(unit * X::kUnit + k)];
+        divide_stored_again<kTogether * X::kUnit>(
+            results,
+            [&](int k) -> T* {
+              const int u = first + k / X::kUnit, element = unit * X::kUnit + k % X::kUnit;
+              const int ahead = (kElements ? u * kPack + element : u) * way.step;
+              T* const cell = start + steps.at_small(way.first + ahead).output;
+              return ahead < way.left && owns(cell) ? cell + (kElements ? 0 : element) : nullptr;
+            },
+            [&](int k) {
+              const double2 sum = desk.parts[column(unit * X::kUnit + k)];
+              return Sum{sum.x, sum.y};
+            },
+            c);
       }
     }
   }

@@ -61,14 +61,14 @@ __device__ __forceinline__ Sum careful_sum(const Row& row) {
 // The quotients of those of the row's units whose bits are set.
 template <typename T, typename Row>
 __device__ __forceinline__ void divide_units_again(const Row& row, uint32_t units, const Quotient<T>& quotient,
-                                                   const Divisor& m) {
+                                                   const Exactly<T>& exactly) {
 #pragma unroll 1
   for (; units != 0; units &= units - 1) {
     const int k = __ffs(static_cast<int>(units)) - 1;
 #pragma unroll 1
     for (int e = 0; e < row.size(k); ++e) {
       T& element = row.element(k, e);
-      element = divide_again(element, quotient, m);
+      element = divide_again(element, quotient, exactly);
     }
   }
 }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void normalize_known(const RowOf& row_of, int there, 
         quotient = Quotient<T>(total, c.count, c.eps);
         if (c.denominator != nullptr) write_denominator<T>(c, denominator(i), total);
       }
-      divide_units_again(row, mine, quotient, exact_divisor<T>(total, c));
+      divide_units_again(row, mine, quotient, Exactly<T>(total, c));
     }
   }
 #pragma unroll
@@ -224,12 +224,12 @@ __device__ __forceinline__ void normalize_neighbours(T* rows, int there, const F
     add_each(total, row, kLength);
     if (c.denominator != nullptr && i < there) write_denominator<T>(c, denominator_of(c, index + i), total);
     const Quotient<T> quotient(total, c.count, c.eps);
-    const Divisor m = exact_divisor<T>(total, c);
+    const Exactly<T> exactly(total, c);
 #pragma unroll 1
     for (; mine != 0; mine &= mine - 1) {
       const int e = 2 * (__ffs(static_cast<int>(mine)) - 1) - i * kLength;
-      if (e >= 0) row[e] = divide_again(row[e], quotient, m);
-      if (e + 1 < kLength) row[e + 1] = divide_again(row[e + 1], quotient, m);
+      if (e >= 0) row[e] = divide_again(row[e], quotient, exactly);
+      if (e + 1 < kLength) row[e + 1] = divide_again(row[e + 1], quotient, exactly);
     }
   }
 #pragma unroll

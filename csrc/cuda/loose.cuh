@@ -179,6 +179,9 @@ struct Loose {
   static constexpr int kGroup = kAccess != Access::kOnce ? kOfRelays<Place>
                                 : sizeof(T) == 2         ? kOfHalves
                                                          : kOfOthers;
+  // Those whose quotients are proven together.
+  template <typename Place>
+  static constexpr int kTogether = proven_together<T>(std::gcd(kGroup<Place>, 2));
   static_assert(kPacks % kOfHalves == 0 && kPacks % kOfOthers == 0 && kPacks <= 16);
 
   X x;
@@ -272,13 +275,21 @@ struct Loose {
           for (int k = 0; k < kUnit; ++k) quotients[k] = results[place.result + unit * kUnit + k];
           each_group(place, [&](auto first) {
 #pragma unroll
-            for (int u = first; u < first + kGroup<Place>; ++u) {
-              Few few;
-              if (divide_beside(quotients, Few{{x.held[u].units[unit]}}, few, least)) {
-                x.held[u].units[unit] = few.units[0];
-              } else {
-                unproven |= uint64_t{1} << (unit * kPacks + u);
+            for (int u = first; u < first + kGroup<Place>; u += kTogether<Place>) {
+              Few few[kTogether<Place>];
+              Proof<T> proof;
+#pragma unroll
+              for (int i = 0; i < kTogether<Place>; ++i) {
+                proof.divide(quotients, Few{{x.held[u + i].units[unit]}}, few[i], least);
               }
+              if (!proof.holds()) {
+                if constexpr (kTogether<Place> > 1) asm volatile("");  // else selects take the place of moves
+                unproven |= uint64_t{1} << ((unit * kPacks + u) / kTogether<Place>);
+#pragma unroll
+                for (int i = 0; i < kTogether<Place>; ++i) few[i].units[0] = x.held[u + i].units[unit];
+              }
+#pragma unroll
+              for (int i = 0; i < kTogether<Place>; ++i) x.held[u + i].units[unit] = few[i].units[0];
             }
           });
         }
@@ -288,17 +299,24 @@ struct Loose {
     if constexpr (!kBackward) {
       // What is not proven was stored as it was read.
       for (; unproven != 0; unproven &= unproven - 1) {
-        const int bit = __ffsll(static_cast<long long>(unproven)) - 1, unit = bit / kPacks, u = bit % kPacks;
-        if (u >= place.packs) continue;
-        T* const to = static_cast<T*>(c.output) + place.template offset<&Offsets::output>() +
-                      u * place.template bump<&Offsets::output>();
+        const int number = (__ffsll(static_cast<long long>(unproven)) - 1) * kTogether<Place>;
+        const int first = number % kPacks, element = number / kPacks * kUnit, at = place.result + element;
+        Quotient<T> quotients[kUnit];
 #pragma unroll
-        for (int k = 0; k < kUnit; ++k) {
-          const int element = unit * kUnit + k, at = place.result + element;
-          if (element < place.first(u) || element >= place.last(u)) continue;
-          const double2 sum = sums[at];
-          to[element] = divide_again(to[element], results[at], exact_divisor<T>({sum.x, sum.y}, c));
-        }
+        for (int k = 0; k < kUnit; ++k) quotients[k] = results[at + k];
+        divide_stored_again<kTogether<Place> * kUnit>(
+            quotients,
+            [&](int k) -> T* {
+              const int u = first + k / kUnit, mine = element + k % kUnit;
+              T* const pack = static_cast<T*>(c.output) + place.template offset<&Offsets::output>() +
+                              u * place.template bump<&Offsets::output>();
+              return u < place.packs && mine >= place.first(u) && mine < place.last(u) ? pack + mine : nullptr;
+            },
+            [&](int k) {
+              const double2 sum = sums[at + k];
+              return Sum{sum.x, sum.y};
+            },
+            c);
       }
     }
   }

@@ -142,9 +142,9 @@ class PackOfRows {
     add_each(total, from, kLength);
     if (c.denominator != nullptr) write_denominator<float>(c, denominator_of(c, row), total);
     const Quotient<float> quotient(total, c.count, c.eps);
-    const Divisor m = exact_divisor<float>(total, c);
+    const Exactly<float> exactly(total, c);
 #pragma unroll 1
-    for (int e = 0; e < kLength; ++e) to[e] = divide_again(from[e], quotient, m);
+    for (int e = 0; e < kLength; ++e) to[e] = divide_again(from[e], quotient, exactly);
   }
 };
 

@@ -107,7 +107,7 @@ class TurnsChunk {
       if constexpr (kBackward) {
         edge_.to->units[0] = result.gradient(edge_.g[0], edge_.x[0]);
       } else {
-        edge_.to->units[0] = divide_again(edge_.x[0], result.quotient, exact_divisor<T>(result.total, c));
+        edge_.to->units[0] = divide_again(edge_.x[0], result.quotient, Exactly<T>(result.total, c));
       }
     }
     for (int i = first_; i < count_; i += kBatch * 32) {
@@ -203,17 +203,17 @@ class TurnsChunk {
     for (int u = 0; u < kBatch; ++u) {
       Least<T> least;
       least.note(x[u]);
-      bool proven = true;
+      Proof<T> proof;
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
         Quotient<T> quotients[kUnit];
 #pragma unroll
         for (int k = 0; k < kUnit; ++k) quotients[k] = own[own_column(u, unit * kUnit + k)];
         Few few;
-        proven &= divide_beside(quotients, Few{{x[u].units[unit]}}, few, least);
+        proof.divide(quotients, Few{{x[u].units[unit]}}, few, least);
         y[u].units[unit] = few.units[0];
       }
-      unproven |= proven ? 0u : 1u << u;
+      unproven |= proof.holds() ? 0u : 1u << u;
     }
     return unproven;
   }
@@ -227,7 +227,8 @@ class TurnsChunk {
     for (int u = 0; u < kBatch; ++u) {
       uint32_t bits = (1u << kPack) - 1;
       if constexpr (RowPack::kPairs) {
-        bits = unproven_halves(x[u], [&](int e) -> const Quotient<T>& { return own[own_column(u, e)]; });
+        RowPack quotients;
+        bits = unproven_halves(x[u], [&](int e) -> const Quotient<T>& { return own[own_column(u, e)]; }, quotients);
       }
       if ((packs >> u & 1) != 0) elements |= bits << (u * kPack);
     }
@@ -240,8 +241,7 @@ class TurnsChunk {
     if (!has(i + u * 32)) return;
     const Result& result = results[(first_column_ + u * kStep + element) % kColumns];
     const T x = reinterpret_cast<const T*>(x_ + i + u * 32)[element];
-    reinterpret_cast<T*>(y_ + i + u * 32)[element] =
-        divide_again(x, result.quotient, exact_divisor<T>(result.total, c));
+    reinterpret_cast<T*>(y_ + i + u * 32)[element] = divide_again(x, result.quotient, Exactly<T>(result.total, c));
   }
 };
 

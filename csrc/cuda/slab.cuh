@@ -15,6 +15,7 @@ class Slab : public SlabPart<T, kBackward> {
   using typename Part::Cell;
   static constexpr int kBatch = slab_batch(sizeof(T));  // cells of a lane that are worked on together
   static constexpr int kUnits = Cell::kUnits, kUnit = kCell / kUnits;
+  static constexpr int kTogether = proven_together<T>(kBatch);  // cells whose quotients are proven together
   using Few = Pack<T, kUnit>;
   using Result = std::conditional_t<kBackward, Slope<T>, Quotient<T>>;
   using TotalOf = Total<T, kBackward>;
@@ -263,13 +264,29 @@ class Slab : public SlabPart<T, kBackward> {
 #pragma unroll
       for (int k = 0; k < kUnit; ++k) quotients[k] = results[result + unit * kUnit + k];
 #pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        Few few;
-        if (divide_beside(quotients, Few{{values[u].units[unit]}}, few, least)) {
-          values[u].units[unit] = few.units[0];
-        } else {
-          unproven |= 1u << (unit * kBatch + u);
+      for (int first = 0; first < kBatch; first += kTogether) {
+        Few few[kTogether];
+        Proof<T> proof;
+#pragma unroll
+        for (int u = 0; u < kTogether; ++u) {
+          proof.divide(quotients, Few{{values[first + u].units[unit]}}, few[u], least);
         }
+        if (kTogether > 1 && !proof.holds()) {
+#pragma unroll
+          for (int u = 0; u < kTogether; ++u) {
+            Proof<T> own;
+            own.divide(quotients, Few{{values[first + u].units[unit]}}, few[u], least);
+            if (own.holds()) continue;
+            few[u].units[0] = values[first + u].units[unit];
+            unproven |= 1u << (unit * kBatch + first + u);
+          }
+        }
+        if (kTogether == 1 && !proof.holds()) {
+          unproven |= 1u << (unit * kBatch + first);
+          continue;
+        }
+#pragma unroll
+        for (int u = 0; u < kTogether; ++u) values[first + u].units[unit] = few[u].units[0];
       }
     }
     return unproven;
@@ -285,7 +302,7 @@ class Slab : public SlabPart<T, kBackward> {
       for (int k = 0; k < kUnit; ++k) {
         const int column = result + unit * kUnit + k;
         const double2 sum = sums[column];
-        elements[k] = divide_again(elements[k], results[column], exact_divisor<T>({sum.x, sum.y}, c));
+        elements[k] = divide_again(elements[k], results[column], Exactly<T>({sum.x, sum.y}, c));
       }
     }
   }

@@ -120,13 +120,13 @@ struct Batch {
       if (proven && (j == 0 || k + j < row.count())) row.store(k + j, result);
     }
     if (unproven == 0) return;
-    const Divisor m = exact_divisor<T>(total, c);
+    const Exactly<T> exactly(total, c);
 #pragma unroll 1
     for (; unproven != 0; unproven &= unproven - 1) {
       const int j = __ffs(static_cast<int>(unproven)) - 1;
       if (k + j >= row.count()) return;
       const Unit unit = row.load(k + j);
-      row.store(k + j, make_pack<T, Row::kUnit>([&](int e) { return divide_again(unit[e], quotient, m); }));
+      row.store(k + j, make_pack<T, Row::kUnit>([&](int e) { return divide_again(unit[e], quotient, exactly); }));
     }
   }
 };

@@ -123,13 +123,13 @@ struct UnitRow {
   __device__ __forceinline__ void divide_rest(int64_t first, unsigned unproven, const Quotient<T>& quotient,
                                               const Sum& total, const Call& c) const {
     if (unproven == 0) return;
-    const Divisor m = exact_divisor<T>(total, c);
+    const Exactly<T> exactly(total, c);
     while (unproven != 0) {
       const int u = __ffs(static_cast<int>(unproven)) - 1;
       unproven &= unproven - 1;
       const int64_t at = head + (first + u * static_cast<int64_t>(blockDim.x)) * kPack;
 #pragma unroll 1
-      for (int k = 0; k < kPack; ++k) y[at + k] = divide_again(read<T>(x[at + k]), quotient, m);
+      for (int k = 0; k < kPack; ++k) y[at + k] = divide_again(read<T>(x[at + k]), quotient, exactly);
     }
   }
 
