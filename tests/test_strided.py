@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import assert_same_bits
 from plans import plan_of
-from samples import DTYPES, Guarded, decided_by_one, make_rows, with_ties
+from samples import DTYPES, Guarded, decided_by_one, generator, make_rows, with_ties
 
 import l1norm
 from l1norm import _C
@@ -157,6 +157,37 @@ def test_at_and_near_ties_where_tiles_own_sectors(kind, batch, steps, dtype, cud
     x = rows[torch.arange(batch * columns) % len(rows)].view(batch, columns, steps).transpose(1, 2).contiguous()
     _C.set_kernel("strided")
     assert_same_bits(l1norm.l1_norm(x.to(cuda), 1), l1norm.l1_norm(x, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("steps", "columns"), [(16, 64), (96, 55), (300, 30), (512, 49), (2048, 3), (5000, 16)])
+@pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
+def test_every_half(near, steps, columns, dtype, cuda):
+    """Quotients of every size and every last bit, of elements that are as large as others of their column or not."""
+    halves = torch.arange(1 << 16).to(torch.int16).view(dtype)
+    halves = halves[halves.isfinite()]
+    sizes = halves.abs().double()
+    halves = halves[sizes.argsort() if near else torch.randperm(len(halves), generator=generator("every_half", steps))]
+    batch = -(-len(halves) // (steps * columns))
+    x = halves[torch.arange(batch * steps * columns) % len(halves)]
+    x = x.view(batch, columns, steps).transpose(1, 2).contiguous()
+    expected = l1norm.l1_norm(x, 1)
+    for kernel in KERNELS:
+        _C.set_kernel(kernel)
+        assert_same_bits(l1norm.l1_norm(x.to(cuda), 1), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("steps", [2048, 65_520, 140_000])
+def test_quotients_at_the_end_of_the_range(steps, dtype, cuda):
+    x = torch.zeros(2, steps, 24, dtype=dtype)
+    x[:, 3, ::2] = 3.0
+    x[:, 5, ::4] = -0.001
+    expected = l1norm.l1_norm(x, 1)
+    assert bool(expected.isinf().any()) == (dtype is torch.float16 and steps >= 65_520)
+    for kernel in KERNELS:
+        _C.set_kernel(kernel)
+        assert_same_bits(l1norm.l1_norm(x.to(cuda), 1), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
