@@ -304,6 +304,7 @@ struct HeldCells {
     constexpr int kMost = 2;
 #endif
     constexpr int kTogether = proven_together<T>(std::gcd(kCells, kMost));
+    static_assert(kCells / kTogether * X::kUnits <= 64);
     uint64_t unproven = 0;
 #pragma unroll
     for (int unit = 0; unit < X::kUnits; ++unit) {

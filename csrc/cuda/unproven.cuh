@@ -42,7 +42,7 @@ __device__ __forceinline__ uint32_t unproven_halves(const Pack<T, N>& pack, cons
   return unproven;
 }
 
-// Whether divide_nearby() may be asked. Not where eps takes the sum's place, or may.
+// Whether what divide_nearby() answers counts. Not where eps takes the sum's place, or may.
 template <typename T>
 __device__ __forceinline__ bool is_nearby(const Quotient<T>& quotient, const Sum& sum, const Call& c) {
   return quotient.usable && sum.hi > c.eps * c.count.value * (1.0 + 0x1p-40) && c.count.value < 0x1p40;
