@@ -324,17 +324,9 @@ struct HeldCells {
 #pragma unroll
         for (int first = 0; first < kCells; first += kTogether) {
           typename X::Few quotients[kTogether];
-          Proof<T> proof;
-#pragma unroll
-          for (int u = 0; u < kTogether; ++u) {
-            proof.divide(results, cells.few(first + u, unit), quotients[u], least);
-          }
-          if (!proof.holds()) {
-            // Else selects take the place of predicated moves; 16 packs spill without them.
-            if constexpr (kTogether > 1 && kCells < 16) asm volatile("");
+          const auto few = [&](int u) { return cells.few(first + u, unit); };
+          if (!divide_together<(kTogether > 1 && kCells < 16)>(results, few, least, quotients)) {
             unproven |= uint64_t{1} << ((unit * kCells + first) / kTogether);
-#pragma unroll
-            for (int u = 0; u < kTogether; ++u) quotients[u] = cells.few(first + u, unit);
           }
 #pragma unroll
           for (int u = 0; u < kTogether; ++u) cells.set(first + u, unit, quotients[u]);

@@ -175,16 +175,9 @@ struct Loose {
 #pragma unroll
             for (int u = first; u < first + kGroup<Place>; u += kTogether<Place>) {
               Few few[kTogether<Place>];
-              Proof<T> proof;
-#pragma unroll
-              for (int i = 0; i < kTogether<Place>; ++i) {
-                proof.divide(quotients, Few{{x.held[u + i].units[unit]}}, few[i], least);
-              }
-              if (!proof.holds()) {
-                if constexpr (kTogether<Place> > 1) asm volatile("");  // else selects take the place of moves
+              const auto held = [&](int i) { return Few{{x.held[u + i].units[unit]}}; };
+              if (!divide_together<(kTogether<Place> > 1)>(quotients, held, least, few)) {
                 unproven |= uint64_t{1} << ((unit * kPacks + u) / kTogether<Place>);
-#pragma unroll
-                for (int i = 0; i < kTogether<Place>; ++i) few[i].units[0] = x.held[u + i].units[unit];
               }
 #pragma unroll
               for (int i = 0; i < kTogether<Place>; ++i) x.held[u + i].units[unit] = few[i].units[0];

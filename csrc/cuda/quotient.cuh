@@ -379,6 +379,21 @@ class Proof<__nv_bfloat16> {
 };
 #endif
 
+// The quotients of neighbours of the same rows, proven together; where they are not, false, and neighbours as they are.
+// x_of(i): the i-th ones. kMoves: registers suffice for predicated moves in the place of selects, which are slower.
+template <bool kMoves, int kCount, typename T, int N, typename XOf>
+__device__ __forceinline__ bool divide_together(const Quotient<T> (&quotients)[N], const XOf& x_of,
+                                                const Least<T>& least, Pack<T, N> (&y)[kCount]) {
+  Proof<T> proof;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) proof.divide(quotients, x_of(i), y[i], least);
+  if (proof.holds()) return true;
+  if constexpr (kMoves) asm volatile("");
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) y[i] = x_of(i);
+  return false;
+}
+
 // Neighbours of the same rows that are proven together, where there are `count` of them.
 template <typename T>
 constexpr int proven_together(int count) {
