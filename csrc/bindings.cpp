@@ -179,6 +179,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["chunks"] = p.ring.chunks;
       d["chunk_bytes"] = p.ring.chunk_bytes;
       d["stages"] = p.ring.stages;
+      d["on_way"] = p.ring.on_way;
       d["columns"] = p.ring.columns;
       d["threads"] = kRingThreads;
       break;

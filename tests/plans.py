@@ -243,6 +243,8 @@ def check_ring(plan: dict, length: int, size: int, device: dict, operands: int =
     assert chunks < stages <= 64
     assert 2 * stages + 3 * chunks <= 32 * chunks
     assert stages * chunk * operands <= device["shared_bytes"] - STATIC["ring"]
+    # Two of each of the two warps that load; gradients have all that there is room for.
+    assert (4 <= plan["on_way"] <= stages) if operands == 1 else (plan["on_way"] == stages)
 
 
 def check_relay(plan: dict, length: int, size: int, device: dict) -> None:

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from plans import CHECKS, GPUS, ROWS, WITH_CLUSTERS, blocks_of, ceil_div, check, lengths, make_plan
+from plans import CHECKS, GPUS, NUMBER, ROWS, WITH_CLUSTERS, blocks_of, ceil_div, check, lengths, make_plan
 from samples import DTYPES
+
+from l1norm import _C
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -314,6 +316,20 @@ def test_few_rows_that_the_device_does_not_hold_take_rings(name):
     ):  # fmt: skip
         assert make_plan(name, rows, length, dtype)["kernel"] == "ring"
         assert make_plan(name, rows, length, dtype, aligned=False)["kernel"] != "ring"
+
+
+@pytest.mark.parametrize("name", ["H100", "H200"])
+def test_rings_have_on_their_way_what_memory_reads_in_2500_cycles(name):
+    device = GPUS[name]
+    wanted = 2500 * device["bytes_per_cycle"] / device["multiprocessors"]
+    for dtype, length in ((torch.float32, 700_001), (torch.float32, 1 << 20), (torch.float16, 1 << 21)):
+        plan = make_plan(name, 100, length, dtype)
+        assert plan["kernel"] == "ring"
+        assert abs(plan["on_way"] * plan["chunk_bytes"] - wanted) <= plan["chunk_bytes"] / 2
+        assert plan["on_way"] < plan["stages"] / 2
+    unknown = _C.plan(100, 700_001, NUMBER[torch.float32], True, True, True, **device | {"bytes_per_cycle": 0.0})
+    assert unknown["kernel"] == "ring"
+    assert unknown["on_way"] == unknown["stages"]
 
 
 @pytest.mark.parametrize("name", GPUS)

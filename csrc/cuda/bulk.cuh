@@ -15,20 +15,20 @@ namespace l1norm::cuda {
 #endif
 
 #if L1NORM_BULK_COPY
-// Whole packs, to shared memory; the barrier's phase waits for them.
+// Whole packs, to that address in shared memory; the barrier's phase waits for them.
 template <Access kAccess>
-__device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes, uint32_t barrier) {
+__device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, int bytes, uint32_t barrier) {
   if constexpr (kKeeps<kAccess>) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(shared_address(shared)),
+            "r"(shared),
         "l"(global), "r"(bytes), "r"(barrier), "l"(kEvictLast)
         : "memory");
   } else {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(shared)),
-                 "l"(global), "r"(bytes), "r"(barrier)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+        "l"(global), "r"(bytes), "r"(barrier)
+        : "memory");
   }
 }
 
@@ -66,7 +66,7 @@ class WarpCopy {
 #if L1NORM_BULK_COPY
     if (lane() == 0 && whole > 0) {
       expect_bytes(barrier_, whole);
-      copy_bulk<Access::kOnce>(shared, global, whole, barrier_);
+      copy_bulk<Access::kOnce>(shared_address(shared), global, whole, barrier_);
     }
 #else
     const uint4* from = reinterpret_cast<const uint4*>(global);

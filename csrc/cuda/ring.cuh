@@ -21,6 +21,7 @@ struct Launch {
 struct Ring {
   unsigned rows, groups, group, blocks, rank;
   int chunks, chunk_bytes, stages;
+  int on_way;  // of a loader
   int64_t beside;
   double2* sums;
 
@@ -33,6 +34,7 @@ struct Ring {
         chunks(l.plan.chunks),
         chunk_bytes(l.plan.chunk_bytes),
         stages(l.plan.stages),
+        on_way(l.plan.on_way / kRingLoaders),
         beside(l.beside),
         sums(l.sums) {}
 
@@ -104,6 +106,35 @@ struct alignas(16) Chunk {
 };
 static_assert(sizeof(Chunk) == 16);
 
+// What warps ask for at every chunk: the addresses of stages' barriers, and of what is told of their chunks.
+struct StageAddresses {
+  uint32_t full, empty, chunks;
+
+  __device__ __forceinline__ StageAddresses(const Barriers& barriers, const Chunk* chunks_)
+      : full(kept_shared_address(barriers.full)),
+        empty(kept_shared_address(barriers.empty)),
+        chunks(kept_shared_address(chunks_)) {}
+
+  __device__ __forceinline__ uint32_t full_of(int stage) const { return full + stage * kBarrierBytes; }
+  __device__ __forceinline__ uint32_t empty_of(int stage) const { return empty + stage * kBarrierBytes; }
+
+  // In one write, and in one read.
+  __device__ __forceinline__ void set_chunk(int stage, const Chunk& chunk) const {
+    uint4 bits;
+    memcpy(&bits, &chunk, sizeof bits);
+    store_shared(chunks + stage * kChunkBytes, bits);
+  }
+  __device__ __forceinline__ Chunk chunk(int stage) const {
+    const uint4 bits = load_shared(chunks + stage * kChunkBytes);
+    Chunk chunk;
+    memcpy(&chunk, &bits, sizeof chunk);
+    return chunk;
+  }
+
+ private:
+  static constexpr int kBarrierBytes = sizeof(uint64_t), kChunkBytes = sizeof(Chunk);
+};
+
 template <typename T, bool kBackward, int kColumns>
 struct Memory {
   static constexpr int kRows = ring_rows(kColumns);
@@ -128,13 +159,7 @@ struct Memory {
     __syncthreads();
   }
 
-  // In one read.
-  __device__ __forceinline__ Chunk chunk(int stage) const {
-    const uint4 bits = reinterpret_cast<const uint4&>(chunks[stage]);
-    Chunk chunk;
-    memcpy(&chunk, &bits, sizeof chunk);
-    return chunk;
-  }
+  __device__ __forceinline__ StageAddresses addresses() const { return {barriers, chunks}; }
 };
 
 // What is at that place of the memory of stages.
@@ -152,6 +177,7 @@ struct Row {
   int chunk_bytes, last;          // chunk
   int first_pack, behind_packs;   // of the block's part, in bytes from its start
   bool begins, ends;              // the row, here
+  int first_edge, last_edge;      // the chunks that elements outside the packs go with; negative for none
 
   __device__ __forceinline__ Row(const Call& c, const Ring& ring, unsigned row)
       : Row(c, ring, c.geometry.rows.at(row)) {}
@@ -161,9 +187,8 @@ struct Row {
     const int start = k * chunk_bytes;
     const auto in_part = [&](int at) { return min(max(at, first_pack), behind_packs); };
     const int begin = in_part(start), bytes = in_part(start + chunk_bytes) - begin;
-    const bool edge = (begins && k == 0 && head > 0) || (ends && k == last && tail < end);
-    return {y + from + begin, stage + begin - start, static_cast<int16_t>(bytes / kPackBytes), edge,
-            static_cast<uint8_t>(column)};
+    return {y + from + begin, stage + begin - start, static_cast<int16_t>(bytes / kPackBytes),
+            k == first_edge || k == last_edge, static_cast<uint8_t>(column)};
   }
 
   // Of kColumns that take turns the one that the block's part begins with.
@@ -198,6 +223,8 @@ struct Row {
     const auto in_part = [&](int64_t at) { return static_cast<int>(min(max(at - from, int64_t{0}), part)); };
     first_pack = in_part(head);
     behind_packs = in_part(tail);
+    first_edge = begins && head > 0 ? 0 : -1;
+    last_edge = ends && tail < end ? last : -1;
   }
 
   static __device__ __forceinline__ const unsigned char* place(const void* start, int64_t offset) {

@@ -16,6 +16,25 @@ __host__ __device__ constexpr int to_line(int packs) { return (packs + kLinePack
 __device__ __forceinline__ uint32_t shared_address(const void* place) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(place));
 }
+// In a register: the compiler would work it out at each use, by a slow read of a special one.
+__device__ __forceinline__ uint32_t kept_shared_address(const void* place) {
+  uint32_t address = shared_address(place);
+  asm("" : "+r"(address));
+  return address;
+}
+__device__ __forceinline__ void store_shared(uint32_t address, const uint4& value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 // An mbarrier: a phase is over when so many have arrived and the bytes that are expected are there.
