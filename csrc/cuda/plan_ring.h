@@ -78,8 +78,9 @@ inline int64_t ring_chunks_of_turns(const Shape& shape, int64_t lines, int colum
   return best;
 }
 
-// Chunks that a block has on their way at once: what memory reads in some 2500 cycles. More are no sooner there, and what
-// blocks tell each other waits behind them (32 x 2^20 float32: 0.865, with no bound 0.835). Gradients gain nothing.
+// Chunks that a block has on their way at once: what memory reads in some 2500 cycles. More are no sooner there, and
+// what blocks tell each other waits behind them (32 x 2^20 float32: 0.865, with no bound 0.835). Gradients gain
+// nothing.
 inline int64_t chunks_on_way(const Shape& shape, const Device& device, int64_t bytes, int64_t stages) {
   const double wanted = 2500.0 * device.bytes_per_cycle / device.multiprocessors / static_cast<double>(bytes);
   if (shape.backward || !(wanted > 0.0)) return stages;

@@ -84,7 +84,8 @@ class SlabPart {
         expect_bytes(barrier(chunk), bytes * (kBackward ? 2 : 1));
         if (bytes == 0) continue;
         if constexpr (kBackward) {
-          copy_bulk<Access::kOnce>(shared_address(g + begin * kCells), from_grad + begin * kPack, bytes, barrier(chunk));
+          copy_bulk<Access::kOnce>(shared_address(g + begin * kCells), from_grad + begin * kPack, bytes,
+                                   barrier(chunk));
         }
         copy_bulk<Access::kOnce>(shared_address(x + begin * kCells), from + begin * kPack, bytes, barrier(chunk));
       }
