@@ -106,26 +106,25 @@ struct alignas(16) Chunk {
 };
 static_assert(sizeof(Chunk) == 16);
 
-// What warps ask for at every chunk: the addresses of stages' barriers, and of what is told of their chunks.
-struct StageAddresses {
-  uint32_t full, empty, chunks;
+// The addresses of stages' barriers, and of what is told of their chunks, which warps ask for at every chunk.
+class StageAddresses {
+ public:
+  __device__ __forceinline__ StageAddresses(const Barriers& barriers, const Chunk* chunks)
+      : full_(kept_shared_address(barriers.full)),
+        empty_(kept_shared_address(barriers.empty)),
+        chunks_(kept_shared_address(chunks)) {}
 
-  __device__ __forceinline__ StageAddresses(const Barriers& barriers, const Chunk* chunks_)
-      : full(kept_shared_address(barriers.full)),
-        empty(kept_shared_address(barriers.empty)),
-        chunks(kept_shared_address(chunks_)) {}
-
-  __device__ __forceinline__ uint32_t full_of(int stage) const { return full + stage * kBarrierBytes; }
-  __device__ __forceinline__ uint32_t empty_of(int stage) const { return empty + stage * kBarrierBytes; }
+  __device__ __forceinline__ uint32_t full(int stage) const { return full_ + stage * kBarrierBytes; }
+  __device__ __forceinline__ uint32_t empty(int stage) const { return empty_ + stage * kBarrierBytes; }
 
   // In one write, and in one read.
   __device__ __forceinline__ void set_chunk(int stage, const Chunk& chunk) const {
     uint4 bits;
     memcpy(&bits, &chunk, sizeof bits);
-    store_shared(chunks + stage * kChunkBytes, bits);
+    store_shared(chunks_ + stage * kChunkBytes, bits);
   }
   __device__ __forceinline__ Chunk chunk(int stage) const {
-    const uint4 bits = load_shared(chunks + stage * kChunkBytes);
+    const uint4 bits = load_shared(chunks_ + stage * kChunkBytes);
     Chunk chunk;
     memcpy(&chunk, &bits, sizeof chunk);
     return chunk;
@@ -133,6 +132,7 @@ struct StageAddresses {
 
  private:
   static constexpr int kBarrierBytes = sizeof(uint64_t), kChunkBytes = sizeof(Chunk);
+  uint32_t full_, empty_, chunks_;
 };
 
 template <typename T, bool kBackward, int kColumns>

@@ -19,7 +19,7 @@ template <typename T, bool kBackward, int kColumns>
 __device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, Memory<T, kBackward, kColumns>& memory,
                                           int warp) {
   if (threadIdx.x % 32 != 0) return;
-  const StageAddresses of = memory.addresses();
+  const StageAddresses addresses = memory.addresses();
   const uint32_t stages = kept_shared_address(staged(0));
   Turn turn(ring, warp), arriving(ring, warp);
   int may_start = ring.on_way;  // without another one's arrival
@@ -31,15 +31,15 @@ __device__ __forceinline__ void load_rows(const Call& c, const Ring& ring, Memor
     for (; k < ring.chunks; k += kRingLoaders, turn.next(kRingLoaders)) {
       const Chunk chunk = at.chunk(k, ring.place<kBackward>(turn.stage), column);
       const int bytes = chunk.packs * kPackBytes;
-      const uint32_t barrier = of.full_of(turn.stage);
-      if (turn.round > 0) await_phase(of.empty_of(turn.stage), (turn.round - 1) & 1);
+      const uint32_t barrier = addresses.full(turn.stage);
+      if (turn.round > 0) await_phase(addresses.empty(turn.stage), (turn.round - 1) & 1);
       if (!kBackward && may_start > 0) {
         --may_start;
       } else if (!kBackward) {
-        await_phase(of.full_of(arriving.stage), arriving.round & 1);
+        await_phase(addresses.full(arriving.stage), arriving.round & 1);
         arriving.next(kRingLoaders);
       }
-      of.set_chunk(turn.stage, chunk);  // before the barrier: who waits for that sees it
+      addresses.set_chunk(turn.stage, chunk);  // before the barrier: who waits for that sees it
       expect_bytes(barrier, bytes * (kBackward ? 2 : 1));
       if (bytes == 0) continue;
       const auto copy = [&](int place, const unsigned char* start) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
                                          int warp) {
   using TotalOf = Total<T, kBackward>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warps = min(ring.chunks, kRingWarps);
-  const StageAddresses of = memory.addresses();
+  const StageAddresses addresses = memory.addresses();
   Turn turn(ring, warp);
   int first = warp;  // its next chunk, counted from the row's first one
   unsigned n = 0;    // rows
@@ -117,8 +117,8 @@ __device__ __forceinline__ void sum_rows(const Call& c, const Ring& ring, Memory
     const auto each_chunk = [&](const auto& add) {
       Turn t = turn;
       for (int k = first; k < ring.chunks; k += kRingWarps, t.next(kRingWarps)) {
-        await_phase(of.full_of(t.stage), t.round & 1);
-        add(k, of.chunk(t.stage), t.stage);
+        await_phase(addresses.full(t.stage), t.round & 1);
+        add(k, addresses.chunk(t.stage), t.stage);
       }
     };
     if constexpr (kColumns == 1) {
@@ -220,15 +220,15 @@ __device__ __forceinline__ void await_rows(const Call& c, const Ring& ring, Memo
 template <typename T, bool kBackward, int kColumns>
 __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring,
                                             const Memory<T, kBackward, kColumns>& memory, int warp) {
-  const StageAddresses of = memory.addresses();
+  const StageAddresses addresses = memory.addresses();
   Turn turn(ring, warp);
   int first = warp;
   unsigned n = 0;
   for (unsigned row = ring.group; row < ring.rows; row += ring.groups, ++n, first -= ring.chunks) {
     if (first >= ring.chunks) continue;
     const auto next_chunk = [&] {
-      await_phase(of.full_of(turn.stage), turn.round & 1);
-      const Chunk chunk = of.chunk(turn.stage);
+      await_phase(addresses.full(turn.stage), turn.round & 1);
+      const Chunk chunk = addresses.chunk(turn.stage);
       if constexpr (kColumns == 1) {
         return WarpChunk<T, kBackward>(c, ring, row, first, chunk);
       } else {
@@ -242,7 +242,7 @@ __device__ __forceinline__ void divide_rows(const Call& c, const Ring& ring,
       while (true) {
         write();
         __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive_at(of.empty_of(turn.stage));
+        if (threadIdx.x % 32 == 0) arrive_at(addresses.empty(turn.stage));
         first += kRingWarps;
         turn.next(kRingWarps);
         if (first >= ring.chunks) break;
