@@ -3,6 +3,7 @@
 
 #include "columns.cuh"
 #include "held.cuh"
+#include "proof.cuh"
 
 namespace l1norm::cuda {
 

@@ -4,6 +4,7 @@
 #include "cells.cuh"
 #include "column_tally.cuh"
 #include "desk.cuh"
+#include "proof.cuh"
 
 namespace l1norm::cuda {
 

@@ -8,6 +8,7 @@
 
 #include "column_tally.cuh"
 #include "loose_cells.cuh"
+#include "proof.cuh"
 #include "turns.cuh"
 
 namespace l1norm::cuda {

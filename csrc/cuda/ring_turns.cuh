@@ -2,6 +2,7 @@
 #pragma once
 
 #include "column_tally.cuh"
+#include "proof.cuh"
 #include "ring.cuh"
 
 namespace l1norm::cuda {

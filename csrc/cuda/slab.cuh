@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gradient.cuh"
+#include "proof.cuh"
 #include "slab_part.cuh"
 
 namespace l1norm::cuda {
