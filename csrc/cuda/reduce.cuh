@@ -93,6 +93,8 @@ __device__ __forceinline__ bool is_unset(const Sum& sum) {
   return __double_as_longlong(sum.hi) == -1 || __double_as_longlong(sum.lo) == -1;
 }
 
+// Lanes whose slots are not the same one leave at different times, and what follows they do apart, shuffles as calls:
+// they come together by __syncwarp().
 __device__ __forceinline__ Sum await(const double2* slot) {
   Sum sum;
   do {
@@ -101,7 +103,33 @@ __device__ __forceinline__ Sum await(const double2* slot) {
   return sum;
 }
 
-// Adds every step-th slot's sum, from the first on, below end; kBatch: reads on their way.
+// The sum of so many slots, in every lane of a warp, which waits for all of them together; kEach: a lane's reads on
+// their way.
+template <int kEach = 1>
+__device__ __forceinline__ Sum await_warp_sum(const double2* slots, int count) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Sum sum;
+#pragma unroll 1
+  for (int first = lane; first - lane < count; first += kEach * 32) {
+    Sum parts[kEach];
+    bool there;
+    do {
+      there = true;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) parts[i] = peek(slots + min(first + i * 32, count - 1));
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) there &= !is_unset(parts[i]);
+    } while (!__all_sync(0xffffffffu, there));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (first + i * 32 < count) sum = sum + parts[i];
+    }
+  }
+  return warp_sum(sum);
+}
+
+// Adds every step-th slot's sum, from the first on, below end; kBatch: reads on their way. As of await(), lanes leave
+// apart.
 template <int kBatch = 8>
 __device__ __forceinline__ Sum await_all(const double2* slots, int64_t first, int64_t end, int64_t step) {
   Sum total;

@@ -170,20 +170,7 @@ __device__ __forceinline__ void add_rows(const Call& c, const Ring& ring,
     double2* const slots = ring.parts<kColumns>(row, column);
     // Not sooner: reads of what is not there yet delay others.
     await_phase(shared_address(&memory.barriers.summed[n % memory.kRows]), n / memory.kRows & 1);
-    Sum parts[kEach];
-    for (bool there = false; !there;) {
-      there = true;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) parts[i] = peek(slots + min(lane + i * 32, count - 1));
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) there &= !is_unset(parts[i]);
-    }
-    Sum sum;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (lane + i * 32 < count) sum = sum + parts[i];
-    }
-    sum = warp_sum(sum);
+    const Sum sum = await_warp_sum<kEach>(slots, count);
     if (lane == 0) {
       publish(slots + count, sum);
       if (!kBackward && c.denominator != nullptr) write_denominator<T>(c, ring.denominator(c, row, column), sum);

@@ -27,9 +27,7 @@ __device__ __forceinline__ Sum row_sum(const Sum& mine, const Sharing& s, unsign
     if (s.blocks_a_row > 1) {
       double2* const sums = s.sums + (blockIdx.x - rank);  // the row's
       if (threadIdx.x == 0) publish(sums + rank, sum);
-      sum = Sum{};
-      for (unsigned k = threadIdx.x; k < s.blocks_a_row; k += 32) sum = sum + await(sums + k);
-      sum = warp_sum(sum);
+      sum = await_warp_sum(sums, static_cast<int>(s.blocks_a_row));
     }
     if (threadIdx.x == 0) total = both_words(sum);
   }

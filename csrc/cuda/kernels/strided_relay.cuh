@@ -56,6 +56,7 @@ __device__ __forceinline__ void add_parts(const double2* parts, int count, int a
     sum = await_all(parts + at, static_cast<int64_t>(member) * all, static_cast<int64_t>(count) * all,
                     static_cast<int64_t>(depth) * all);
   }
+  __syncwarp();
   sum = add_members(sum, depth, across, mine);
   if (member == 0 && at < all) done(at, sum);
 }
@@ -71,6 +72,7 @@ __device__ __forceinline__ void each_result(const Tile& tile, const double2* tot
       const int64_t denominator = tile.denominator(column);
       if (denominator >= 0) done(k, column, denominator, await(totals + column));
     }
+    __syncwarp();
     return;
   }
   // Blocks have threads for all results, and for each as many as are left.
@@ -79,6 +81,7 @@ __device__ __forceinline__ void each_result(const Tile& tile, const double2* tot
   const int64_t denominator = tile.denominator(column);
   Sum sum;
   if (member < depth && denominator >= 0) sum = tile.await_columns(totals, column, member, depth);
+  __syncwarp();
   sum = add_members(sum, depth, all, mine);
   if (member == 0 && denominator >= 0) done(k, column, denominator, sum);
 }
@@ -123,6 +126,7 @@ __global__ void __launch_bounds__(kStridedRelayThreads, kElements ? 1 : 0)
         desk.parts[k] = both_words(sum);
       }
     }
+    __syncwarp();
     __syncthreads();
     alone.rank = static_cast<int>(part);
     held.finish(c, t, alone, make_place);
