@@ -261,8 +261,8 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
     consider(Kernel::kStridedRelay, relay_cost(shape, device, plan.strided_relay, strided ? &plan.strided : nullptr));
   }
   const bool ringed = open(Kernel::kRing) && plan_ring_of_turns(shape, device, plan.ring) &&
-                      (wanted || are_turns_better_ringed(shape, plan.ring));
-  if (ringed && (wanted || are_turns_too_long_for_slabs(shape, device))) return Kernel::kRing;
+                      (wanted || are_turns_better_ringed(shape, device, plan.ring));
+  if (ringed && (wanted || are_turns_too_long_for_slabs(shape, device, plan.ring))) return Kernel::kRing;
   // The search for a slab takes a small call longer than all others. Slabs read gradients that are one number, of which
   // a copy would have to be made.
   const bool reads_none = shape.one_grad && takes_one_number(best, plan, s);

@@ -37,8 +37,12 @@ constexpr int ring_rows(int columns) { return columns == 1 ? kRingRows : kRingRo
 constexpr int kRingColumns = 4;
 constexpr int kRingStages = 64;
 constexpr int kRingLine = 128;
-// Lines of a chunk, at the most: 56 chunks fill the memory of a block.
-constexpr int ring_chunk_lines(bool backward) { return backward ? 15 : 31; }
+// Lines of a chunk, at the most: 56 chunks fill the memory of a block; of gradients of doubles, whose arithmetic takes
+// longest, 48, which are two packs twice for each lane of a warp (on an H200 150001 0.785, 0.75 in lines fewer by one,
+// 0.66 in 18).
+inline int ring_chunk_lines(const Shape& shape) {
+  return !shape.backward ? 31 : element_size(shape.dtype) == 8 ? 16 : 15;
+}
 // Backward, of which 48 do.
 constexpr int kRingLongChunk = 18;
 // Shared memory beside the chunks: what warps tell each other.
@@ -49,9 +53,9 @@ constexpr int ring_other_shared(int columns) { return (columns == 1 ? 9 : 14) <<
 // 0.917); those of halves never do (440001 bfloat16: 0.86 in 14, 0.79 in 12; 1200001: 0.84 in 19). Of bfloat16 two for
 // each warp are too few (1000001 on an H100: 0.77, with one more 0.94; on an H200 0.59, float16 0.83).
 inline int64_t ring_chunks(const Shape& shape, int64_t lines) {
-  const int64_t chunks = ceil_div(lines, ring_chunk_lines(shape.backward)), fewer = ceil_div(lines, kRingLongChunk);
+  const int64_t chunks = ceil_div(lines, ring_chunk_lines(shape)), fewer = ceil_div(lines, kRingLongChunk);
   const auto room = [&](int64_t of) { return of * ceil_div(lines, of); };
-  const bool longer = shape.backward && !shape.is_half() && 1035 * room(fewer) < 1000 * room(chunks);
+  const bool longer = shape.backward && shape.dtype == DType::kFloat && 1035 * room(fewer) < 1000 * room(chunks);
   if (longer) return fewer;
   return shape.backward && shape.dtype == DType::kBFloat16 && chunks == 2 * kRingWarps ? chunks + 1 : chunks;
 }
@@ -70,7 +74,7 @@ inline int64_t ring_chunks_of_turns(const Shape& shape, int64_t lines, int colum
     const int64_t each = ring_lines(lines, chunks, columns);
     return chunks * (each + ceil_div(each, batch) * batch);
   };
-  const int64_t least = ceil_div(lines, ring_chunk_lines(shape.backward));
+  const int64_t least = ceil_div(lines, ring_chunk_lines(shape));
   int64_t best = least;
   for (int64_t chunks = least + 1; chunks <= least + 6; ++chunks) {
     if (room(chunks) < room(best)) best = chunks;
@@ -114,9 +118,10 @@ inline bool ring_of(const Shape& shape, const Device& device, int blocks, int co
 // leave room for fewer are faster (450001 float32: 0.925 in 44 parts of 41 KB, 0.917 in 33; 600001: 0.926 in 44 of 55
 // KB, 0.912 in 66; 370001: 0.922 in 44 of 34 KB, but 500001 in 66 of 30 KB 0.78; 1400001 bfloat16: 0.97 in 66 of 42 KB,
 // 0.955 in 44). Both rows of gradients have more arithmetic (200001 float32: 0.965 in 33 of 48 KB, 0.87 in 44), of
-// halves most (600001 bfloat16: 0.82 in 33 of 73 KB, 0.79 in 44; 800001: 0.825 in 44 of 73 KB, 0.79 in 66).
+// halves most (600001 bfloat16: 0.82 in 33 of 73 KB, 0.79 in 44; 800001: 0.825 in 44 of 73 KB, 0.79 in 66), as of
+// doubles (100001: 0.82 in 26 of 62 KB, 0.76 in 33).
 constexpr int64_t least_ring_part(bool backward, int64_t element_size) {
-  return (!backward ? 37 : element_size == 2 ? 56 : 46) << 10;
+  return (!backward ? 37 : element_size == 2 ? 56 : element_size == 4 ? 46 : 58) << 10;
 }
 
 // Whether a block is at two rows and a half, or at three and more; else smaller parts, of more blocks, are faster.
@@ -140,42 +145,37 @@ inline bool plan_ring(const Shape& shape, const Device& device, RingPlan& plan, 
   return (in_parts_of(least) && has_rows_ahead(shape, plan)) || in_parts_of(least * 9 / 10);
 }
 
-// What memory reads in a cycle, up to which the warps of one block keep up with it: those of gradients of doubles
-// (150001, 200001, 450001 and 700001 on an H100, which reads 1692: 0.91, 0.965, 0.89 and 0.885, through the L2 cache
-// 0.86, 0.86, 0.86 and 0.85; 225001 on an H200, which reads 2424: 0.63 and 0.65), and those of halves that take turns.
-constexpr double kRingBytesPerCycle = 2000.0;
-
-// Whether that is better than other ways for such rows, which the device does not hold all at once. Forward, clusters
-// are faster up to some length (92 x 550001 float32: 0.946, here 0.912; 84 x 600001: 0.926 and 0.925; 77 x 650001: 0.84
-// and 0.91; 84 x 600001 bfloat16: 0.84 and 0.87, 671 rows 1.0 and 0.97, 153 x 660001 0.86 and 0.90). Backward they are
-// as long as they hold both rows, but for clusters of six or seven blocks of a multiprocessor each (200001: 0.85 and
-// 0.89, 230001 in eight: 0.89 and 0.87), and for halves, whose arithmetic needs two blocks on a multiprocessor (262143
-// bfloat16: 0.91 and 0.75, 280001: 0.67 and 0.75). Chunks that wait in the L2 cache are where a block has no room for
-// two rows, and for many rows where it has none for three (15 x 1700001: 0.79, here 0.85; 10 x 2500001: 0.755 and 0.79;
-// 200 x 3145728: 0.84 and 0.83; backward 7 x 450001: 0.54 and 0.58, 1700001: 0.74 and 0.78, 1900001: 0.74 and 0.685;
-// 3500001 bfloat16: 0.67 and 0.78).
-inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
-  const int64_t packs = shape.packs(), least = shape.is_half() ? 1280000 : 2350000;
+// Whether clusters are better for such gradients: as long as they hold both rows, but for those of six or seven blocks
+// of a multiprocessor each (200001: 0.85, in a ring 0.89; 230001 in eight: 0.89 and 0.87), for halves, whose arithmetic
+// needs two blocks on a multiprocessor (262143 bfloat16: 0.91 and 0.75, 280001: 0.67 and 0.75), and on an H200 for
+// doubles of more than 1 MB (60001: 0.89 and 0.805; 70001: 0.705 and 0.80; 100001: 0.67 and 0.82).
+inline bool are_gradients_better_in_clusters(const Shape& shape, const Device& device) {
+  if (shape.dtype == DType::kDouble && is_memory_fast(device)) return shape.row_bytes() <= 512 << 10;
   const auto held_by = [&](int64_t blocks, int64_t a_thread) {
-    return packs <= blocks * a_thread * (shape.is_half() ? 256 : 512);
+    return shape.packs() <= blocks * a_thread * (shape.is_half() ? 256 : 512);
   };
-  const bool clusters_do =
-      held_by(kMaxCluster, kPairPacksBesideShared) &&
-      (shape.is_half() || held_by(kMaxCluster, kPairPacks) || !held_by(kMaxCluster - 1, kPairPacksBesideShared));
-  const bool keeps_up =
-      element_size(shape.dtype) < 8 || (device.bytes_per_cycle > 0.0 && device.bytes_per_cycle <= kRingBytesPerCycle);
-  const bool is_long = shape.backward ? keeps_up && !clusters_do : shape.row_bytes() >= least;
-  if (!is_long || !plan_ring(shape, device, plan) || plan.stages < 2 * plan.chunks) return false;
-  if (!shape.backward) return shape.rows < 16 || has_rows_ahead(shape, plan);
-  // Of fewer gradients, clusters of eight hold all (12 x 229379: 0.67 and 0.59; 20: 0.60 and 0.63), or chunks in the
-  // cache do (6 x 300001: 0.53 and 0.51; 12: 0.56 and 0.62).
-  return shape.rows >= std::min(4 * plan.groups, 16);
+  return held_by(kMaxCluster, kPairPacksBesideShared) &&
+         (shape.is_half() || held_by(kMaxCluster, kPairPacks) || !held_by(kMaxCluster - 1, kPairPacksBesideShared));
 }
 
-// Rows that take turns in dense runs, which are to a ring what rows are. Where a block has no room for its part of two
-// runs, chunks that wait in the L2 cache are better for floats, but not for halves (on an H200 8 x 2625001 x 2 bfloat16
-// 0.65 and 0.59, 8 x 3500001 x 3 0.67 and 0.58, their gradients 0.60 and 0.51, 0.54 and 0.50; float32 of half as many
-// 0.65 and 0.67, 0.64 and 0.64, theirs 0.60 and 0.60, 0.59 and 0.61).
+// Whether that is better than other ways for such rows, which the device does not hold all at once. Forward, clusters
+// are faster up to some length (on an H200 400001 float32: 0.96, here 0.95; 450001: 0.957 and 0.973; 180001 float64:
+// 0.984 and 0.979; 240001: 0.956 and 0.98; 610001 bfloat16: 0.99 and 0.96; 640001: 0.895 and 0.97), and chunks that
+// wait in the L2 cache are not (3145728 float32: 0.82 and 0.86; 7050001, which leave room for little more: 0.72 and
+// 0.75). Of gradients those are where a block has no room for two rows (1700001: 0.74 and 0.78, 1900001: 0.77 and 0.73;
+// 3500001 bfloat16: 0.67 and 0.78; but float64 on an H200 450001: 0.655 and 0.81, 1200001: 0.645 and 0.68) or of few (6
+// x 300001: 0.53 and 0.51; 12: 0.56 and 0.62), which else clusters of eight hold (12 x 229379: 0.67 and 0.59; 20: 0.60
+// and 0.63).
+inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan& plan) {
+  if (!shape.backward) {
+    return shape.row_bytes() >= (shape.is_half() ? 1280000 : 1700000) && plan_ring(shape, device, plan);
+  }
+  if (are_gradients_better_in_clusters(shape, device) || !plan_ring(shape, device, plan)) return false;
+  const bool slow = shape.dtype == DType::kDouble && is_memory_fast(device);
+  return (plan.stages >= 2 * plan.chunks || slow) && shape.rows >= std::min(4 * plan.groups, 16);
+}
+
+// Rows that take turns in dense runs, which are to a ring what rows are.
 inline bool plan_ring_of_turns(const Shape& shape, const Device& device, RingPlan& plan) {
   const LatticeShape& s = shape.lattice;
   const Rounds slab = s.slab();
@@ -186,28 +186,37 @@ inline bool plan_ring_of_turns(const Shape& shape, const Device& device, RingPla
   runs.rows = s.slabs();
   runs.length = slab.elements();
   runs.held = runs.aligned = true;
-  return plan_ring(runs, device, plan, static_cast<int>(slab.period)) &&
-         (shape.is_half() || plan.stages >= 2 * plan.chunks);
+  return plan_ring(runs, device, plan, static_cast<int>(slab.period));
 }
 
-// Whether that is better than chunks of runs that wait in the L2 cache, which more blocks share where runs are few (on
-// an H200, of a copy's speed or torch.add's: where groups have eight runs of halves and more 0.76 and 0.58, of their
-// gradients 0.71 and 0.52, of floats 0.78 and 0.71, of theirs 0.76 and 0.69; with three or four 0.63 and 0.60, 0.54 and
-// 0.51, 0.67 and 0.65, but 0.54 and 0.59). Gradients of columns that are a pack are better there (447 x 37501 x 4
-// float32 0.74 and 0.755, on an H100 0.86 and 0.90).
-inline bool are_turns_better_ringed(const Shape& shape, const RingPlan& plan) {
-  const bool floats = shape.backward && !shape.is_half();
-  return shape.lattice.slabs() >= (floats ? 8 : 3) * int64_t{plan.groups} && !(floats && shape.lattice.elements == 1);
+// Whether that is better than chunks of runs that wait in the L2 cache. Gradients are where groups have some runs each
+// (on an H200, of torch.add's speed: of 800 KB of float32 for both operands two a group 0.40 and 0.415, five 0.55 and
+// 0.49; of 3 MB three 0.47 both, seven 0.66 and 0.57; of 25 MB two 0.62 and 0.59; of 12 MB of bfloat16 two 0.435 and
+// 0.45, three 0.515 and 0.45), but on an H100 not those of columns that are a pack (447 x 37501 x 4 float32 0.86 and
+// 0.90; on an H200 0.80 and 0.76).
+inline bool are_turns_better_ringed(const Shape& shape, const Device& device, const RingPlan& plan) {
+  if (!shape.backward) return true;
+  if (shape.is_half()) return shape.lattice.slabs() >= 3 * int64_t{plan.groups};
+  return shape.lattice.slabs() >= 2 * int64_t{plan.groups} && (shape.lattice.elements > 1 || is_memory_fast(device));
 }
 
-// Whether it is better than a slab, too, of whose blocks few fit a multiprocessor (on an H200, and an H100: 300 KB of
-// float32 0.82 and 0.90, in slabs 0.91 and 0.975; 600 KB 0.83 and 0.905, 0.87 and 0.975; 1.2 MB 0.84 and 0.92, 0.63 and
-// 0.83; gradients of 300 KB 0.77 and 0.92, 0.79 and 0.99; of 600 KB 0.77 and 0.89, 0.56 and 0.77; 300 KB of bfloat16
-// 0.80 and 0.89, 0.75 and 0.96; 600 KB 0.81 and 0.905, 0.75 and 0.95; gradients of 300 KB 0.77 and 0.88, 0.71 and 0.95;
-// of 600 KB 0.78 and 0.90, 0.41 and 0.57).
-inline bool are_turns_too_long_for_slabs(const Shape& shape, const Device& device) {
+// Bytes of a run, of both operands, from which that is better than a slab, too. On an H100 slabs are as long as two
+// blocks fit a multiprocessor (600 KB of float32 0.975 and 0.905, 1.2 MB 0.83 and 0.92). On an H200, in slabs and
+// rings, on average of 19 to 218 shapes each: of float32 from 330 to 450 KB 0.86 and 0.81, to 600 KB 0.825 and 0.835,
+// above 0.77 and 0.82; gradients 0.84 and 0.77, 0.73 and 0.76, 0.70 and 0.775; halves from 75 to 110 KB 0.74 and 0.735,
+// to 450 KB 0.73 and 0.74, above 0.65 and 0.755; gradients of two columns from 110 to 160 KB 0.745 and 0.725, to 450 KB
+// 0.705 and 0.73, of three and four to 450 KB 0.72 and 0.705, above 0.64 and 0.685.
+inline int64_t longest_slab_of_turns(const Shape& shape, const Device& device) {
+  if (!is_memory_fast(device)) return 800 << 10;
+  if (!shape.is_half()) return 450 << 10;
+  return (!shape.backward ? 110 : shape.lattice.slab().period == 2 ? 160 : 450) << 10;
+}
+
+// Gradients are where groups have five runs each (800 KB of float32: of three 0.45 and 0.48, of five 0.55 and 0.465).
+inline bool are_turns_too_long_for_slabs(const Shape& shape, const Device& device, const RingPlan& plan) {
   const int64_t run = shape.lattice.slab().elements() * shape.lattice.element_size * (shape.backward ? 2 : 1);
-  return run >= (shape.is_half() && device.bytes_per_cycle > kRingBytesPerCycle ? 400 : 800) << 10;
+  return run >= longest_slab_of_turns(shape, device) &&
+         shape.lattice.slabs() >= (shape.backward ? 5 : 1) * int64_t{plan.groups};
 }
 
 }  // namespace l1norm::cuda
