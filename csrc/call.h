@@ -11,8 +11,8 @@
 
 namespace l1norm {
 
+// Kernels take it by value. What most of them read lies side by side: of a launch's parameters each line is a miss.
 struct Call {
-  Geometry geometry;
   DType input_dtype;
   DType dtype;
   const void* input;
@@ -29,6 +29,7 @@ struct Call {
   Stagger stagger;
   Ahead input_ahead;  // what that asks for meanwhile
   Ahead grad_ahead;
+  Geometry geometry;
 };
 
 }  // namespace l1norm

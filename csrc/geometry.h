@@ -36,8 +36,8 @@ struct Offsets {
 struct Walk {
   int dims = 0;
   int64_t count = 1;
-  int64_t size[kMaxDims];  // of the first dims
-  Offsets stride[kMaxDims];
+  Offsets stride[kMaxDims];  // of the first dims
+  int64_t size[kMaxDims];
 
   L1NORM_WALK Offsets at(int64_t index) const { return locate(index, dims - 1); }
 
