@@ -45,7 +45,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((300, 140_001), 1, None, None),
         ((1, 4_000_001), 1, None, "split"),
         ((10, 2_000_001), 1, None, None),
-        ((5, 5_000_001), 1, None, "relay"),
+        ((3, 7_500_001), 1, None, "relay"),
         ((90, 600_001), 1, None, None),
         ((300, 5000), 0, None, "strided"),
         ((70_000, 3), 0, None, None),
