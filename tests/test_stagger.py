@@ -95,7 +95,12 @@ def test_whole_columns_and_other_kernels_begin_at_once():
     columns = plan_lattice("H200", "columns", 1 << 20, 3, 128, torch.float32)
     assert columns["whole"]
     assert "staggered" not in columns
-    for rows, length, kernel in ((1 << 22, 20, "tile"), (1 << 20, 500, "warp"), (500, 1 << 22, "relay")):
+    for rows, length, kernel in (
+        (1 << 22, 20, "tile"),
+        (1 << 20, 500, "warp"),
+        (500, 1 << 22, "ring"),
+        (500, 1 << 23, "relay"),
+    ):
         plan = make_plan("H200", rows, length)
         assert plan["kernel"] == kernel
         assert "staggered" not in plan
