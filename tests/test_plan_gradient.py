@@ -174,6 +174,9 @@ def test_gradients_of_doubles_take_rings_earlier_and_longer_where_memory_is_fast
     for length in (longest + 8, 131_080, 150_001, 200_001, 450_001, 700_001):
         assert kernel(length) == "ring", length
     assert kernel(1_000_001) == longer
+    # Whole turns of a warp, which has two packs a lane at a time.
+    for length in (150_001, 700_001):
+        assert make_plan(name, 1000, length, torch.float64, backward=True)["chunk_bytes"] == 4 * 32 * 16
 
 
 @pytest.mark.parametrize("dtype", FASTEST, ids=str)

@@ -280,17 +280,17 @@ constexpr double of_folds(const LatticeShape& s) { return s.is_folded_slab() ? k
 // 113 shapes of 65 to 7435 steps, what is chosen has 0.673, without this and as narrow as they were 0.641).
 constexpr double kOfHalvesInPacks = 0.35;
 
-// Those of floats in one or two, which walks across are slow in (gradients on an H200, as slabs and in other blocks: of
-// one pack 300 steps 0.755 and 0.715, 500 0.96 and 0.70, 2000 0.91 and 0.58, 8000 0.82 and 0.51; of two 300 steps 0.955
-// and 0.87, 2000 0.855 and 0.79; but 200 of one 0.58 and 0.65, 150 of two 0.77 and 0.87; of four 0.81 and 0.88).
-constexpr double kOfFloatsInPacks[] = {0.28, 0.2};
+// Those of floats in one pack or two, which walks across are slow in, where columns are some hundred steps long
+// (gradients on an H200, as slabs and in other blocks: of one pack 300 steps 0.755 and 0.715, 500 0.96 and 0.70, 2000
+// 0.91 and 0.58, 8000 0.82 and 0.51; of two 300 steps 0.955 and 0.87, 500 0.95 and 0.84, 2000 0.855 and 0.79; but 200
+// of one 0.58 and 0.65, 150 of two 0.77 and 0.87; of four 0.81 and 0.88).
+constexpr double kOfFloatsInPacks = 0.28;
 
 inline double saved_in_packs(const Shape& shape) {
   const LatticeShape& s = shape.lattice;
   if (!shape.backward || s.elements != 1) return 0.0;
   if (s.element_size == 2) return kOfHalvesInPacks;
-  const int64_t packs = s.inner * s.bytes() / kPackBytes;
-  return s.element_size == 4 && packs <= 2 ? kOfFloatsInPacks[packs - 1] : 0.0;
+  return s.element_size == 4 && s.inner * s.bytes() <= 2 * kPackBytes && s.steps >= 256 ? kOfFloatsInPacks : 0.0;
 }
 
 // As little as a slab may cost, whatever its plan.

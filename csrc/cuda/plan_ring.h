@@ -171,8 +171,8 @@ inline bool is_better_ringed(const Shape& shape, const Device& device, RingPlan&
     return shape.row_bytes() >= (shape.is_half() ? 1280000 : 1700000) && plan_ring(shape, device, plan);
   }
   if (are_gradients_better_in_clusters(shape, device) || !plan_ring(shape, device, plan)) return false;
-  const bool slow = shape.dtype == DType::kDouble && is_memory_fast(device);
-  return (plan.stages >= 2 * plan.chunks || slow) && shape.rows >= std::min(4 * plan.groups, 16);
+  const bool always = shape.dtype == DType::kDouble && is_memory_fast(device);
+  return (always || plan.stages >= 2 * plan.chunks) && shape.rows >= std::min(4 * plan.groups, 16);
 }
 
 // Rows that take turns in dense runs, which are to a ring what rows are.
