@@ -43,7 +43,7 @@ constexpr int kRingLine = 128;
 inline int ring_chunk_lines(const Shape& shape) {
   return !shape.backward ? 31 : element_size(shape.dtype) == 8 ? 16 : 15;
 }
-// Backward, of which 48 do.
+// Of gradients of float32 that take longer ones, of which 48 fill it.
 constexpr int kRingLongChunk = 18;
 // Shared memory beside the chunks: what warps tell each other.
 constexpr int ring_other_shared(int columns) { return (columns == 1 ? 9 : 14) << 10; }
@@ -206,16 +206,16 @@ inline bool are_turns_better_ringed(const Shape& shape, const Device& device, co
 // above 0.77 and 0.82; gradients 0.84 and 0.77, 0.73 and 0.76, 0.70 and 0.775; halves from 75 to 110 KB 0.74 and 0.735,
 // to 450 KB 0.73 and 0.74, above 0.65 and 0.755; gradients of two columns from 110 to 160 KB 0.745 and 0.725, to 450 KB
 // 0.705 and 0.73, of three and four to 450 KB 0.72 and 0.705, above 0.64 and 0.685.
-inline int64_t longest_slab_of_turns(const Shape& shape, const Device& device) {
+inline int64_t longest_slab_of_turns(const Shape& shape, const Device& device, int columns) {
   if (!is_memory_fast(device)) return 800 << 10;
   if (!shape.is_half()) return 450 << 10;
-  return (!shape.backward ? 110 : shape.lattice.slab().period == 2 ? 160 : 450) << 10;
+  return (!shape.backward ? 110 : columns == 2 ? 160 : 450) << 10;
 }
 
 // Gradients are where groups have five runs each (800 KB of float32: of three 0.45 and 0.48, of five 0.55 and 0.465).
 inline bool are_turns_too_long_for_slabs(const Shape& shape, const Device& device, const RingPlan& plan) {
   const int64_t run = shape.lattice.slab().elements() * shape.lattice.element_size * (shape.backward ? 2 : 1);
-  return run >= longest_slab_of_turns(shape, device) &&
+  return run >= longest_slab_of_turns(shape, device, plan.columns) &&
          shape.lattice.slabs() >= (shape.backward ? 5 : 1) * int64_t{plan.groups};
 }
 

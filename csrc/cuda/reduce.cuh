@@ -150,6 +150,14 @@ __device__ __forceinline__ Sum await_all(const double2* slots, int64_t first, in
   return total;
 }
 
+// The sum of so many slots, in the first warp of a block of kThreads only.
+template <int kThreads, int kBatch = 8>
+__device__ __forceinline__ Sum await_block_sum(const double2* slots, int64_t count, BlockSumStorage& storage) {
+  const Sum mine = await_all<kBatch>(slots, threadIdx.x, count, kThreads);
+  __syncwarp();
+  return block_sum(mine, storage);
+}
+
 // Adds up what `depth` threads have of each of `across` columns, a column every so many threads; mine: room for a sum a
 // thread. The sum is in the first thread of a column.
 __device__ __forceinline__ Sum add_members(Sum sum, int depth, int across, double2* mine) {

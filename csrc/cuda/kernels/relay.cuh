@@ -67,9 +67,7 @@ __global__ void __launch_bounds__(kRelayThreads)
     if (threadIdx.x == 0) publish(parts + task.chunk, sum);
   } else if (task.job == Job::kTotal) {
     // One read after the other would keep all blocks waiting (1 x 2^30 float32: 0.671, by batches 0.676).
-    const Sum mine = await_all<kAwaited>(parts, threadIdx.x, order.chunks, kRelayThreads);
-    __syncwarp();
-    const Sum total = block_sum(mine, storage);
+    const Sum total = await_block_sum<kRelayThreads, kAwaited>(parts, order.chunks, storage);
     if (threadIdx.x != 0) return;
     publish(board.totals + task.row, total);
     if (!kBackward && c.denominator != nullptr)

@@ -143,9 +143,7 @@ __global__ void __launch_bounds__(kRunsRelayThreads)
     const Sum sum = block_sum(mine, storage);
     if (threadIdx.x == 0) publish(parts + task.chunk, sum);
   } else if (task.job == Job::kTotal) {
-    const Sum mine = await_all(parts, threadIdx.x, order.chunks, kRunsRelayThreads);
-    __syncwarp();
-    const Sum total = block_sum(mine, storage);
+    const Sum total = await_block_sum<kRunsRelayThreads>(parts, order.chunks, storage);
     if (threadIdx.x != 0) return;
     publish(board.totals + task.row, total);
     if (!kBackward && c.denominator != nullptr) write_denominator<T>(c, o.denominator, total);
