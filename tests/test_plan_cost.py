@@ -29,6 +29,13 @@ FASTEST = [
     ((35_424, 18, 306), B, False, "column_tile"), ((103_289, 13, 183), H, True, "column_tile"),
     ((14_869, 37, 85), B, False, "column_tile"), ((846_679, 2, 59), F, True, "column_tile"),
     ((2_841_510, 8, 4), F, False, "column_tile"),
+    # slabs of less than 12 KiB 0.51, 0.40, 0.40, 0.32, 0.37, 0.27, 0.32
+    ((45_902, 64, 20), F, False, "strided"), ((29_957, 179, 6), F, False, "strided"),
+    ((56_924, 136, 7), F, False, "strided"), ((153_202, 39, 6), D, False, "strided"),
+    ((47_871, 54, 6), D, False, "strided"), ((23_420, 153, 9), B, False, "strided"),
+    ((39_880, 141, 10), H, False, "strided"),
+    # of few columns, of gradients: strided 0.24, 0.25, 0.73
+    ((11_944, 926, 2), H, False, "slab"), ((16_844, 972, 2), B, False, "slab"), ((24_216, 192, 10), F, True, "slab"),
 ]  # fmt: skip
 
 

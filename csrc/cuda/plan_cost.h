@@ -271,9 +271,13 @@ inline double strided_cost(const Shape& shape, const Device& device, const Strid
 
 // Of columns that are some a row's, as other kernels of those cost more than their losses say (on an H200 650
 // random shapes of floats have 0.58 of a copy's speed or torch.add's without slabs, 690 of halves 0.40; with those that
-// cost less than the others 0.60 and 0.43, less than 1.18 times as much 0.61 and 0.45).
-constexpr double kOfFolds = 0.85;
-constexpr double of_folds(const LatticeShape& s) { return s.is_folded_slab() ? kOfFolds : 1.0; }
+// cost less than the others 0.60 and 0.43, less than 1.18 times as much 0.61 and 0.45). Gradients of halves most of all
+// (56 random shapes over dims 1 and 3 0.47 at 0.85, 0.577 at 0.6).
+constexpr double kOfFolds = 0.85, kOfFoldedHalves = 0.6;
+constexpr double of_folds(const Shape& shape) {
+  if (!shape.lattice.is_folded_slab()) return 1.0;
+  return shape.backward && shape.lattice.element_size == 2 ? kOfFoldedHalves : kOfFolds;
+}
 
 // Gradients of packs of halves cost less than those of elements one by one, which slabs' costs are fitted to (of 65 to
 // 137 steps on an H200, in blocks of which a multiprocessor has several, 0.72 of an addition's speed, by those 0.53; of
@@ -297,7 +301,20 @@ inline double saved_in_packs(const Shape& shape) {
 inline double least_slab_cost(const Shape& shape) {
   const LatticeShape& s = shape.lattice;
   const SlabCost& of = costs_of(kSlabCosts, shape.backward, s.element_size);
-  return of_folds(s) * (of.always - saved_in_packs(shape) + of.small * smallness(shape));
+  return of_folds(shape) * (of.always - saved_in_packs(shape) + of.small * smallness(shape));
+}
+
+// Forward, what blocks of slabs of less than 12 KiB take besides, beside fast memory: their instructions (on an H200
+// other kernels are chosen for 27, 7 and 29 of some 600 random shapes of floats, doubles and halves, and have 0.70,
+// 0.79 and 0.53 of a copy's speed, slabs 0.51, 0.51 and 0.45). Gradients lose by it, and columns of a few.
+constexpr double kOfShortSlabs = 1.0;
+constexpr int64_t kShortSlabColumns = 4;
+inline double of_short_slabs(const Shape& shape, const Device& device) {
+  const LatticeShape& s = shape.lattice;
+  const bool spared = shape.backward || s.is_folded_slab() || s.slab().period < kShortSlabColumns;
+  if (spared || !is_memory_fast(device)) return 0.0;
+  const double kib = static_cast<double>(s.slab().elements() * s.element_size) / 1024.0;
+  return kOfShortSlabs * std::max(1.0 / kib - 1.0 / 12.0, 0.0);
 }
 
 inline double slab_cost(const Shape& shape, const Device& device, const SlabPlan& plan) {
@@ -312,7 +329,7 @@ inline double slab_cost(const Shape& shape, const Device& device, const SlabPlan
                       of.held * missing(at_once * bytes * (shape.backward ? 2 : 1), 200 << 10) +
                       of_blocks(of.alone, of.two, at_once) + of.threads * missing(at_once * plan.threads, 512) +
                       few * (of.few + few * of.squared);
-  return least_slab_cost(shape) + of_folds(s) * more;
+  return least_slab_cost(shape) + of_folds(shape) * (more + of_short_slabs(shape, device));
 }
 
 inline double column_tile_cost(const Shape& shape, const Device& device, const ColumnTilePlan& plan) {

@@ -90,11 +90,18 @@ inline bool are_enough_gathered(const Shape& shape, const Device& device, int64_
 
 // Whether rows in many pieces are better held in slabs than gathered (on an H200, of a copy's speed or torch.add's,
 // gathered behind it: dims 1 and 3 of 4799 x 30 x 19 x 9 float32 0.57, 0.27; gradients of 4584 x 13 x 73 x 6 0.59,
-// 0.17; 6228 x 17 x 162 x 3 float16 0.33, 0.22; but 25606 x 8 x 8 x 7 float32 0.31, 0.44).
+// 0.17; 6228 x 17 x 162 x 3 float16 0.33, 0.22; but 25606 x 8 x 8 x 7 float32 0.31, 0.44). Of floats columns that come
+// round more rarely as well, where there are pieces enough (2672 x 21 x 40 x 18 0.64, 0.32; 515 x 26 x 147 x 9 0.47,
+// 0.34; gradients of 3286 x 16 x 180 x 5 0.61, 0.175; but 1484 x 15 x 241 x 7 0.46, 0.50), but no slabs of less than 3
+// KiB (57979 x 16 x 2 x 18 0.36, 0.46; gradients of 71999 x 10 x 17 x 3 bfloat16 0.25, 0.35).
+constexpr int64_t kMostPeriodOfFloats = 1400;
+constexpr int64_t kLeastSlabOfPieces = 3 << 10;
 inline bool are_pieces_better_in_slabs(const Shape& shape) {
   const Rounds& rounds = shape.lattice.rounds;
   const int64_t pieces = shape.backward ? (shape.is_half() ? 10 : 8) : shape.is_half() ? 16 : 10;
-  return shape.lattice.is_folded_slab() && rounds.period < kMostPeriod && rounds.repeats >= pieces;
+  const bool rarely = shape.dtype == DType::kFloat && (shape.backward || rounds.repeats >= 14);
+  return shape.lattice.is_folded_slab() && rounds.period < (rarely ? kMostPeriodOfFloats : kMostPeriod) &&
+         rounds.repeats >= pieces && rounds.elements() * shape.lattice.element_size >= kLeastSlabOfPieces;
 }
 
 // Asked before there is a plan, as most calls end here.

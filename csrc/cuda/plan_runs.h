@@ -73,6 +73,15 @@ inline bool is_mostly_empty(const Shape& shape, const StridedPlan& plan) {
   return 3 * shape.length <= cells;
 }
 
+// Whether rows of floats that several blocks hold are faster elsewhere beside fast memory: in short pieces that lie
+// near each other (over dims 1 and 3 on an H200 63 x 51 x 40 x 189 0.715, strided 0.82; 56 x 66 x 30 x 230 0.60, 0.72;
+// 79 x 140 x 9 x 286 0.43, 0.585; but 64 x 1459 x 257 over dims 0 and 2 0.57, 0.39).
+inline bool are_near_pieces(const Shape& shape, const Device& device) {
+  const Rounds& rounds = shape.lattice.rounds;
+  return is_memory_fast(device) && rounds.is_folded_slab() && run_packs(shape) < 96 &&
+         rounds.period * shape.lattice.element_size <= 256 << 10;
+}
+
 // Whether a launch is better than the strided kernels', which take runs that begin at any place of a pack element by
 // element, and runs of whole packs by a walk that costs more than pieces do; held: a cluster of theirs would hold a
 // row. On an H100, of dims 0 and 2, fractions of a copy's speed, or of torch.add's, and the strided kernels':
@@ -103,7 +112,9 @@ inline bool is_better_in_runs(const Shape& shape, const Device& device, const Ru
       return shape.backward ? wide && packs >= 24 : packs >= (wide ? 20 : 56);
     }
     if (relayed || shape.backward) return packs >= 24 && !(relayed && held);
-    return (packs >= 32 && (full || plan.cluster < 8)) || (strided != nullptr && is_mostly_empty(shape, *strided));
+    const bool slower = held && plan.cluster > 1 && are_near_pieces(shape, device);
+    return (packs >= 32 && (full || plan.cluster < 8) && !slower) ||
+           (strided != nullptr && is_mostly_empty(shape, *strided));
   }
   if (small && !relayed && !shape.backward) return half ? packs >= 10 && shape.length >= 1024 : packs >= 16;
   return full && (relayed ? !held : half && shape.backward);
