@@ -193,6 +193,8 @@ FOLDED = [
     ((3286, 16, 180, 5), F, True, True), ((2791, 8, 188, 5), F, True, True),
     # Of too few pieces, or too rarely: 0.41, 0.46, 0.21, gathered 0.455, 0.50, 0.33.
     ((2687, 11, 68, 17), F, False, False), ((1484, 15, 241, 7), F, False, False), ((244, 11, 299, 27), F, True, False),
+    # A short one: 0.51, strided 0.43.
+    ((17_890, 73, 9, 7), B, False, True),
     # Of less than 3 KiB: 0.36, gathered 0.46; 0.25, 0.35.
     ((57_979, 16, 2, 18), F, False, False), ((71_999, 10, 17, 3), B, True, False),
 ]  # fmt: skip
