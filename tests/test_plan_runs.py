@@ -86,6 +86,9 @@ MEASURED_OVER = [
     ((285, 261, 145), [0, 2], F, False, "strided"), ((127, 3, 4, 30_333), [1, 3], F, True, "runs"),
     ((10, 549, 222, 45), [1, 3], F, True, "strided"), ((46, 180, 49, 162), [1, 3], F, False, "strided"),
     ((11, 180, 192, 165), [1, 3], F, False, "strided"),
+    # Of which the strided kernel's cells would be half empty: 0.705 (0.46), 0.54 (0.35), 0.79 (0.53), 0.44 (0.47).
+    ((218, 12, 101, 58), [1, 3], F, False, "runs"), ((127, 11, 264, 63), [1, 3], F, False, "runs"),
+    ((277, 8, 103, 126), [1, 3], F, False, "runs"), ((137, 24, 135, 38), [1, 3], F, False, "strided"),
 ]  # fmt: skip
 
 
