@@ -34,6 +34,10 @@ FASTEST = [
     ((56_924, 136, 7), F, False, "strided"), ((153_202, 39, 6), D, False, "strided"),
     ((47_871, 54, 6), D, False, "strided"), ((23_420, 153, 9), B, False, "strided"),
     ((39_880, 141, 10), H, False, "strided"),
+    # of packs 0.47, 0.56, 1.07, 0.76; of doubles 0.78, strided 0.72; longer ones 0.89, 0.74
+    ((24_759, 98, 12), F, False, "strided"), ((53_066, 116, 12), F, False, "strided"),
+    ((9246, 164, 12), F, False, "strided"), ((14_544, 163, 32), B, False, "strided"),
+    ((5774, 92, 10), D, False, "slab"), ((8563, 389, 12), F, False, "slab"),
     # of few columns 0.39, 0.34, strided 0.23, 0.24; of gradients 0.68, 0.63, others 0.44, 0.51
     ((9911, 855, 2), H, False, "slab"), ((10_231, 761, 2), B, False, "slab"),
     ((17_039, 78, 14), F, True, "slab"), ((47_876, 123, 21), H, True, "slab"),

@@ -16,6 +16,7 @@
 #include "plan_runs.h"
 #include "plan_short.h"
 #include "plan_slab.h"
+#include "plan_slab_cost.h"
 #include "plan_stagger.h"
 #include "plan_strided.h"
 #include "plan_strided_relay.h"
