@@ -65,24 +65,28 @@ inline double least_slab_cost(const Shape& shape) {
   return of_folds(shape) * (of.always - saved_in_packs(shape) + of.small * smallness(shape));
 }
 
-// Forward, what blocks of slabs of less than 12 KiB take besides, beside fast memory: their instructions (on an H200
-// other kernels are chosen for 27, 7 and 29 of some 600 random shapes of floats, doubles and halves, and have 0.70,
-// 0.79 and 0.53 of a copy's speed, slabs 0.51, 0.51 and 0.45). Gradients lose by it, and columns of a few.
+// Forward, what blocks of slabs of less than so many KiB take besides, beside fast memory: their instructions (on an
+// H200 other kernels are chosen for 27, 7 and 29 of some 600 random shapes of floats, doubles and halves, and have
+// 0.70, 0.79 and 0.53 of a copy's speed, slabs 0.51, 0.51 and 0.45). Gradients lose by it, and columns of a few.
+constexpr double kShortSlab = 12.0;
 constexpr double kOfShortSlabs = 1.0;
 constexpr int64_t kShortSlabColumns = 4;
-// Those of three packs and more, which cost others less than what their idle lanes lose, are none of less than so many
-// KiB (53066 x 116 x 12 float32 0.98, in slabs 0.56; 9246 x 164 x 12 1.27, 1.07; 14544 x 163 x 32 bfloat16 0.84, 0.76;
-// but 5774 x 92 x 10 float64 0.72, 0.78).
-constexpr int64_t kPacksOfShortSlabs = 3;
-constexpr double kLongestOfPacks = 11.0;
-inline double of_short_slabs(const Shape& shape, const Device& device) {
+
+// Columns that no slab is better for then, whatever their costs, which the idle lanes of others are too much of: short
+// ones of three packs and more (53066 x 116 x 12 float32 0.98, in slabs 0.56; 9246 x 164 x 12 1.27, 1.07; 14544 x 163 x
+// 32 bfloat16 0.84, 0.76), and long ones of doubles, of which many lie side by side (715 x 618 x 64 0.997, 0.62; 1693 x
+// 114 x 72 0.95, 0.765; 2545 x 124 x 29 0.87, 0.795 but 1570 x 350 x 37 0.79, 1.12; 5774 x 92 x 10 0.72, 0.78).
+inline bool are_lanes_better(const LatticeShape& s, double kib) {
+  if (s.element_size == 8) return s.slab().period >= 72 || (s.elements == 1 && s.inner >= 12 && kib >= kShortSlab);
+  return s.elements == 1 && s.inner >= 3 && kib < kShortSlab - 1.0;
+}
+
+inline double more_beside_fast_memory(const Shape& shape, const Device& device) {
   const LatticeShape& s = shape.lattice;
   const bool spared = shape.backward || s.is_folded_slab() || s.slab().period < kShortSlabColumns;
   if (spared || !is_memory_fast(device)) return 0.0;
   const double kib = static_cast<double>(s.slab().elements() * s.element_size) / 1024.0;
-  const bool packs = s.elements == 1 && s.inner >= kPacksOfShortSlabs && s.element_size < 8;
-  if (packs && kib < kLongestOfPacks) return kMostCost;
-  return kOfShortSlabs * std::max(1.0 / kib - 1.0 / 12.0, 0.0);
+  return are_lanes_better(s, kib) ? kMostCost : kOfShortSlabs * std::max(1.0 / kib - 1.0 / kShortSlab, 0.0);
 }
 
 inline double slab_cost(const Shape& shape, const Device& device, const SlabPlan& plan) {
@@ -97,7 +101,7 @@ inline double slab_cost(const Shape& shape, const Device& device, const SlabPlan
                       of.held * missing(at_once * bytes * (shape.backward ? 2 : 1), 200 << 10) +
                       of_blocks(of.alone, of.two, at_once) + of.threads * missing(at_once * plan.threads, 512) +
                       few * (of.few + few * of.squared);
-  return least_slab_cost(shape) + of_folds(shape) * (more + of_short_slabs(shape, device));
+  return least_slab_cost(shape) + of_folds(shape) * (more + more_beside_fast_memory(shape, device));
 }
 
 }  // namespace l1norm::cuda
