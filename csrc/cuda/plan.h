@@ -267,7 +267,7 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   // The search for a slab takes a small call longer than all others. Slabs read gradients that are one number, of which
   // a copy would have to be made.
   const bool reads_none = shape.one_grad && takes_one_number(best, plan, s);
-  if (open(Kernel::kSlab) && !reads_none && s.slab().period > 0 && least_slab_cost(shape) < least &&
+  if (open(Kernel::kSlab) && !reads_none && s.slab().period > 0 && least_slab_cost(shape, device) < least &&
       plan_slab(s, shape.backward, device, plan.slab)) {
     consider(Kernel::kSlab, slab_cost(shape, device, plan.slab));
   }

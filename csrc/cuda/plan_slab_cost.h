@@ -58,13 +58,6 @@ inline double saved_in_packs(const Shape& shape) {
   return s.element_size == 4 && s.inner * s.bytes() <= 2 * kPackBytes && s.steps >= 256 ? kOfFloatsInPacks : 0.0;
 }
 
-// As little as a slab may cost, whatever its plan.
-inline double least_slab_cost(const Shape& shape) {
-  const LatticeShape& s = shape.lattice;
-  const SlabCost& of = costs_of(kSlabCosts, shape.backward, s.element_size);
-  return of_folds(shape) * (of.always - saved_in_packs(shape) + of.small * smallness(shape));
-}
-
 // Forward, what blocks of slabs of less than so many KiB take besides, beside fast memory: their instructions (on an
 // H200 other kernels are chosen for 27, 7 and 29 of some 600 random shapes of floats, doubles and halves, and have
 // 0.70, 0.79 and 0.53 of a copy's speed, slabs 0.51, 0.51 and 0.45). Gradients lose by it, and columns of a few.
@@ -89,6 +82,14 @@ inline double more_beside_fast_memory(const Shape& shape, const Device& device) 
   return are_lanes_better(s, kib) ? kMostCost : kOfShortSlabs * std::max(1.0 / kib - 1.0 / kShortSlab, 0.0);
 }
 
+// As little as a slab may cost, whatever its plan.
+inline double least_slab_cost(const Shape& shape, const Device& device) {
+  const LatticeShape& s = shape.lattice;
+  const SlabCost& of = costs_of(kSlabCosts, shape.backward, s.element_size);
+  return of_folds(shape) * (of.always - saved_in_packs(shape) + of.small * smallness(shape)) +
+         more_beside_fast_memory(shape, device);
+}
+
 inline double slab_cost(const Shape& shape, const Device& device, const SlabPlan& plan) {
   const LatticeShape& s = shape.lattice;
   const SlabCost& of = costs_of(kSlabCosts, shape.backward, s.element_size);
@@ -101,7 +102,7 @@ inline double slab_cost(const Shape& shape, const Device& device, const SlabPlan
                       of.held * missing(at_once * bytes * (shape.backward ? 2 : 1), 200 << 10) +
                       of_blocks(of.alone, of.two, at_once) + of.threads * missing(at_once * plan.threads, 512) +
                       few * (of.few + few * of.squared);
-  return least_slab_cost(shape) + of_folds(shape) * (more + more_beside_fast_memory(shape, device));
+  return least_slab_cost(shape, device) + of_folds(shape) * more;
 }
 
 }  // namespace l1norm::cuda
