@@ -221,6 +221,14 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["threads"] = p.slab.threads;
       d["blocks"] = shape.lattice.slabs() * p.slab.cluster;
       break;
+    case Kernel::kWarpColumns:
+      d["packs"] = p.warp_columns.packs;
+      d["team"] = p.warp_columns.team;
+      d["lanes"] = p.warp_columns.lanes;
+      d["warps"] = p.warp_columns.warps;
+      d["threads"] = l1norm::cuda::kWarpColumnsThreads;
+      d["blocks"] = l1norm::cuda::warp_columns_blocks(shape.lattice.slabs(), p.warp_columns);
+      break;
     case Kernel::kStrided:
       d["lanes"] = p.strided.lanes;
       d["across"] = p.strided.across;
@@ -350,6 +358,7 @@ PYBIND11_MODULE(_C, m) {
         "are faster. As plan() has it.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
-        "'column_tile', 'slab', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' lets the plan "
+        "'column_tile', 'slab', 'warp_columns', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' "
+        "lets the plan "
         "choose.");
 }

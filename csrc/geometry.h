@@ -80,6 +80,15 @@ struct Geometry {
   Walk rows;
   Walk row;
 
+  // Elements of an operand, from its first to behind its last.
+  int64_t span(int64_t Offsets::* of) const {
+    int64_t span = 1;
+    for (const Walk* walk : {&rows, &row}) {
+      for (int d = 0; d < walk->dims; ++d) span += (walk->size[d] - 1) * (walk->stride[d].*of);
+    }
+    return span;
+  }
+
   // Neighbours in a row are neighbours in memory, in input, grad and output alike.
   bool unit_stride() const { return row.dims == 0 || (row.dims == 1 && row.has_stride(0, 1)); }
 

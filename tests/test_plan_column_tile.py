@@ -48,7 +48,7 @@ F, B, D = torch.float32, torch.bfloat16, torch.float64
 TILED = [
     (70_277, 10, 4, True, F, True), (320_000, 11, 8, True, B, True),
     (1_400_000, 16, 3, True, F, False), (1_400_000, 16, 3, True, F, True), (1_400_000, 16, 3, True, B, True),
-    (224_000, 100, 3, True, B, True), (1000, 5, 12_321, False, F, False), (1000, 5, 12_321, False, B, True),
+    (1000, 5, 12_321, False, F, False), (1000, 5, 12_321, False, B, True),
     (1, 4, 16_777_215, False, B, False), (131_072, 17, 30, True, D, True), (960_000, 10, 7, True, D, False),
     (100_000, 9, 8, True, B, False),
 ]  # fmt: skip
@@ -60,7 +60,8 @@ STRIDED = [
     (80_000, 24, 48, True, B, False), (2730, 24, 1024, False, B, True), (1365, 48, 1024, False, B, False),
     (1365, 48, 1024, False, B, True), (4096, 16, 1024, False, F, False), (13_107, 5, 1024, False, B, True),
     (40, 60, 27_001, False, F, False), (40, 60, 27_001, False, B, True),
-    (150_000, 150, 3, True, F, False), (224_000, 100, 3, True, F, True), (4369, 15, 1023, False, D, True),
+    (150_000, 150, 3, True, F, False), (224_000, 100, 3, True, F, True), (224_000, 100, 3, True, B, True),
+    (4369, 15, 1023, False, D, True),
     (131_072, 17, 30, True, D, False), (10_933, 3, 1023, False, D, False),
     # Groups that are too large for a tile, though nothing lies between them.
     (1, 109, 34_973, True, F, False), (1, 31, 930_481, True, F, False), (1, 33, 99_999, True, B, False),

@@ -14,10 +14,10 @@ FASTEST = [
     # in turns 0.71; 0.47; 0.38; elements 0.66
     ((2095, 4433, 5), F, False, "slab"), ((12_418, 122, 95), B, False, "slab"), ((2759, 372, 45), B, True, "slab"),
     ((1148, 1120, 28), F, False, "slab"),
-    # slabs 0.29, of so few elements that a multiprocessor has nearly none; 0.05
-    ((156_954, 226, 5), H, False, "strided"), ((24_470, 17, 3), H, False, "strided"),
-    # column tiles 0.62, 0.48, 0.52, 0.65
-    ((97_044, 53, 21), F, False, "strided"), ((13_302, 20, 43), F, True, "strided"),
+    # slabs 0.05, of so few elements that a multiprocessor has nearly none
+    ((24_470, 17, 3), H, False, "strided"),
+    # column tiles 0.48, 0.52, 0.65
+    ((13_302, 20, 43), F, True, "strided"),
     ((824, 16, 979), F, False, "strided"), ((3267, 7, 745), F, True, "strided"),
     # slabs 0.20
     ((656, 68_796, 4), H, True, "ring"),
@@ -29,22 +29,25 @@ FASTEST = [
     ((35_424, 18, 306), B, False, "column_tile"), ((103_289, 13, 183), H, True, "column_tile"),
     ((14_869, 37, 85), B, False, "column_tile"), ((846_679, 2, 59), F, True, "column_tile"),
     ((2_841_510, 8, 4), F, False, "column_tile"),
-    # slabs of less than 12 KiB 0.51, 0.40, 0.40, 0.32, 0.37, 0.27, 0.32
-    ((45_902, 64, 20), F, False, "strided"), ((29_957, 179, 6), F, False, "strided"),
-    ((56_924, 136, 7), F, False, "strided"), ((153_202, 39, 6), D, False, "strided"),
-    ((47_871, 54, 6), D, False, "strided"), ((23_420, 153, 9), B, False, "strided"),
-    ((39_880, 141, 10), H, False, "strided"),
-    # of packs 0.47, 0.56, 1.07, 0.76; of doubles 0.78, strided 0.72; longer ones 0.89, 0.74
-    ((24_759, 98, 12), F, False, "strided"), ((53_066, 116, 12), F, False, "strided"),
-    ((9246, 164, 12), F, False, "strided"), ((14_544, 163, 32), B, False, "strided"),
+    # slabs of less than 12 KiB 0.51, 0.32, 0.37
+    ((45_902, 64, 20), F, False, "strided"), ((153_202, 39, 6), D, False, "strided"),
+    ((47_871, 54, 6), D, False, "strided"),
+    # of doubles 0.78, strided 0.72; longer ones 0.89, 0.74
     ((5774, 92, 10), D, False, "slab"), ((8563, 389, 12), F, False, "slab"),
     # of many columns of doubles 0.62, 0.765, 0.74, 0.73; of fewer 1.12, 0.92, strided 0.79, 0.86
     ((715, 618, 64), D, False, "strided"), ((1693, 114, 72), D, False, "strided"),
     ((5545, 41, 70), D, False, "strided"), ((1555, 89, 93), D, False, "strided"),
     ((1570, 350, 37), D, False, "slab"), ((3014, 352, 14), D, False, "slab"),
-    # of few columns 0.39, 0.34, strided 0.23, 0.24; of gradients 0.68, 0.63, others 0.44, 0.51
-    ((9911, 855, 2), H, False, "slab"), ((10_231, 761, 2), B, False, "slab"),
-    ((17_039, 78, 14), F, True, "slab"), ((47_876, 123, 21), H, True, "slab"),
+    # strided 0.70, 0.63, 0.50, 0.50, 0.86, 0.96, 0.80, 0.25, 0.26; slabs 0.69, 0.63; tiles 0.46, slabs 0.415 and 0.61
+    ((29_957, 179, 6), F, False, "warp_columns"), ((56_924, 136, 7), F, False, "warp_columns"),
+    ((23_420, 153, 9), B, False, "warp_columns"), ((39_880, 141, 10), H, False, "warp_columns"),
+    ((24_759, 98, 12), F, False, "warp_columns"), ((53_066, 116, 12), F, False, "warp_columns"),
+    ((14_544, 163, 32), B, False, "warp_columns"), ((9911, 855, 2), H, False, "warp_columns"),
+    ((10_231, 761, 2), B, False, "warp_columns"), ((17_039, 78, 14), F, True, "warp_columns"),
+    ((47_876, 123, 21), H, True, "warp_columns"), ((224_000, 100, 3), B, True, "warp_columns"),
+    ((150_000, 150, 3), F, False, "warp_columns"), ((15_000, 512, 4), F, False, "warp_columns"),
+    # warps of gradients 0.31
+    ((15_000, 512, 4), F, True, "slab"),
 ]  # fmt: skip
 
 
@@ -78,15 +81,15 @@ HALVES = [
     ((31_126, 156, 48), True, "slab"),
     ((1503, 482, 72), True, "slab"),
     ((1255, 2185, 48), True, "slab"),
-    ((34_061, 205, 8), True, "strided"),
-    ((13_337, 245, 8), True, "strided"),
-    ((7997, 128, 16), True, "strided"),
+    ((34_061, 205, 8), True, "warp_columns"),
+    ((13_337, 245, 8), True, "warp_columns"),
+    ((7997, 128, 16), True, "warp_columns"),
     ((2220, 118, 464), True, "strided"),
     ((650, 5418, 40), True, "slab"),
-    # Rows of three packs, which tear sectors within their tiles.
-    ((37_277, 98, 24), False, "strided"),
-    ((33_860, 111, 24), False, "strided"),
-    ((46_225, 132, 24), False, "strided"),
+    # Rows of three packs, which tear sectors within tiles.
+    ((37_277, 98, 24), False, "warp_columns"),
+    ((33_860, 111, 24), False, "warp_columns"),
+    ((46_225, 132, 24), False, "warp_columns"),
     # Nine warps of which a multiprocessor has room for no other block.
     ((3, 4280, 10_464), True, "strided_relay"),
 ]

@@ -150,6 +150,9 @@ class Tally {
  public:
   using Careful = CarefulTally<T>;
 
+  Tally() = default;
+  __device__ __forceinline__ explicit Tally(double placed) : total_{placed, 0.0}, most_(upper_word(placed)) {}
+
   template <int kPacks, int N>
   __device__ __forceinline__ void add(const Pack<T, N>* packs) {
     accumulate(total_, magnitudes<kPacks>(packs));
@@ -175,6 +178,8 @@ class Tally {
 
   __device__ __forceinline__ bool is_exact(const Least<T>& least) const { return most_ < How::exact_below(least); }
   __device__ __forceinline__ Sum sum() const { return How::unscaled(total_); }
+  // Of one term, before it is scaled.
+  __device__ __forceinline__ double placed() const { return total_.hi; }
 
   // The same in fewer instructions, of elements whose sum turns out to be below kFinite.
   static constexpr double kFinite = INFINITY;

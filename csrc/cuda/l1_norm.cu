@@ -21,6 +21,7 @@
 #include "kernels/tile.h"
 #include "kernels/two_pass.h"
 #include "kernels/warp.h"
+#include "kernels/warp_columns.h"
 #include "launch.h"
 #include "override.h"
 #include "plan.h"
@@ -248,6 +249,9 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       return column_tile<T>(c, plan.column_tile, stream);
     case Kernel::kSlab:
       return slab<T>(c, plan.slab, stream);
+    case Kernel::kWarpColumns:
+      if constexpr (T != DType::kDouble) return warp_columns<T>(c, plan.warp_columns, stream);
+      break;  // none is planned
     case Kernel::kStrided:
       return strided<T>(c, plan.strided, stream);
     case Kernel::kStridedRelay: {

@@ -5,6 +5,17 @@
 
 namespace l1norm::cuda {
 
+// Of all lanes of a warp.
+__device__ __forceinline__ uint32_t warp_least(uint32_t bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(0xffffffffu, bits);
+#else
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) bits = min(bits, __shfl_xor_sync(0xffffffffu, bits, lanes));
+  return bits;
+#endif
+}
+
 // Of types that need none: sums of float16 are exact, and of doubles each is a term of its own.
 template <typename T>
 struct Least {
@@ -12,6 +23,7 @@ struct Least {
   __device__ __forceinline__ void note(const Pack<T, N>&) {}
   template <typename Other>
   __device__ __forceinline__ void join(const Other&) {}
+  __device__ __forceinline__ void join_warp() {}
 };
 
 template <>
@@ -29,6 +41,8 @@ struct Least<float> {
   __device__ __forceinline__ void join(const Other& other) {
     bits = min(bits, other(bits));
   }
+  // Those of all lanes of the warp.
+  __device__ __forceinline__ void join_warp() { bits = warp_least(bits); }
 
   // The upper word of a double: sums below it are exact in double, as all elements are multiples of the least one's
   // last place, 2^-23 of its power of two. Without a least one it is far above 0.
@@ -70,6 +84,7 @@ struct Least<__nv_bfloat16> {
   __device__ __forceinline__ void join(const Other& other) {
     bits = __vminu2(bits, other(bits));
   }
+  __device__ __forceinline__ void join_warp() { bits = warp_least(min(bits >> 16, bits & 0xffffu)) * 0x10001u; }
 
   // As above, of magnitudes whose exponents are taken for a double's; at most what an infinity reads as.
   __device__ __forceinline__ uint32_t exact_below() const { return min(exponent() + (53u - 7u), 255u) << 20; }

@@ -20,6 +20,7 @@
 #include "plan_stagger.h"
 #include "plan_strided.h"
 #include "plan_strided_relay.h"
+#include "plan_warp_columns.h"
 #include "shape.h"
 
 namespace l1norm::cuda {
@@ -37,16 +38,17 @@ enum class Kernel {
   kRuns,
   kColumnTile,
   kSlab,
+  kWarpColumns,
   kStrided,
   kStridedRelay,
   kTwoPass
 };
-constexpr int kKernels = 13;
+constexpr int kKernels = 14;
 
 constexpr const char* name(Kernel kernel) {
-  constexpr const char* kNames[kKernels] = {"tile",    "warp",          "resident", "split",       "ring",
-                                            "relay",   "gather",        "runs",     "column_tile", "slab",
-                                            "strided", "strided_relay", "two_pass"};
+  constexpr const char* kNames[kKernels] = {"tile",         "warp",    "resident",      "split",       "ring",
+                                            "relay",        "gather",  "runs",          "column_tile", "slab",
+                                            "warp_columns", "strided", "strided_relay", "two_pass"};
   return kNames[static_cast<int>(kernel)];
 }
 
@@ -84,6 +86,7 @@ struct Plan {
   RunsPlan runs{};
   ColumnTilePlan column_tile{};
   SlabPlan slab{};
+  WarpColumnsPlan warp_columns{};
   StridedPlan strided{};
   StridedRelayPlan strided_relay{};
   TwoPassPlan two_pass{};
@@ -230,6 +233,11 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
     best = kernel;
   };
   const bool small = shape.bytes() < kLeastCompared;
+  // It reads gradients that are one number.
+  const bool in_warps = wanted || !(small || shape.one_grad || !are_columns_better_in_warps(shape));
+  if (in_warps && open(Kernel::kWarpColumns) && plan_warp_columns(shape, device, plan.warp_columns)) {
+    return Kernel::kWarpColumns;
+  }
   const bool strided = open(Kernel::kStrided) && plan_strided(s, shape.backward, device, plan.strided);
   if (strided) consider(Kernel::kStrided, strided_cost(shape, device, plan.strided));
   // Of packs few were among those that costs are fitted to.

@@ -170,15 +170,6 @@ __global__ void __launch_bounds__(kMostColumnTileThreads, column_tile_blocks<T, 
   tile.store(c.output, grads);
 }
 
-// Elements of an operand from its first to behind its last.
-inline int64_t span_of(const Geometry& g, int64_t Offsets::* of) {
-  int64_t span = 1;
-  for (const Walk* walk : {&g.rows, &g.row}) {
-    for (int d = 0; d < walk->dims; ++d) span += (walk->size[d] - 1) * (walk->stride[d].*of);
-  }
-  return span;
-}
-
 template <typename T, bool kBackward, int kLength, bool kOdd = sizeof(T) == 2 && kLength % 2 == 1>
 cudaError_t launch(const Call& c, const ColumnTiling& t, const ColumnTilePlan& plan, cudaStream_t stream) {
   const auto function = kernel<T, kBackward, kLength, kOdd>;
@@ -226,8 +217,8 @@ cudaError_t column_tile(const Call& call, const ColumnTilePlan& plan, cudaStream
   t.tiles = plan.tiles;
   t.in_a_group = plan.gapless ? 1 : ceil_div(columns, plan.width);
   t.columns = columns;
-  t.span_input = column_tile_kernel::span_of(g, &Offsets::input);
-  t.span_grad = column_tile_kernel::span_of(g, &Offsets::grad);
+  t.span_input = g.span(&Offsets::input);
+  t.span_grad = g.span(&Offsets::grad);
   t.width = plan.width;
   t.segments = plan.segments;
   t.gapless = plan.gapless;
