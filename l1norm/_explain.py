@@ -49,8 +49,9 @@ class Explanation:
     rows: int
     length: int
     #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"gather"``, ``"runs"``,
-    #: ``"column_tile"``, ``"slab"``, ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA; ``"cpu"``;
-    #: ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no elements.
+    #: ``"column_tile"``, ``"warp_columns"``, ``"slab"``, ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA;
+    #: ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no
+    #: elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]

@@ -197,6 +197,7 @@ _DIMS: tuple[tuple[tuple[int, ...], tuple[int, ...], str, frozenset[str]], ...] 
     ((1 << 24, 33), (0,), "contiguous", _NONE),
     ((4096, 512, 7, 7), (1,), "contiguous", _NONE),
     ((64, 256, 129, 129), (1,), "contiguous", _NONE),
+    ((1 << 18, 128, 3), (1,), "contiguous", _NONE),
     ((1 << 20, 3, 16), (1,), "contiguous", _NONE),
     ((4096, 2, 65536), (1,), "contiguous", _NONE),
     ((64, 128, 128, 64), (1, 3), "contiguous", _NONE),

@@ -3,7 +3,7 @@
 
 #include "../early.cuh"
 #include "../launch.h"
-#include "../warp_columns.cuh"
+#include "../warp_run.cuh"
 #include "warp_columns.h"
 
 #include <iterator>
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kWarpColumnsThreads, (kBlocks<kBackward, kPack
     kernel(const __grid_constant__ Call c, const __grid_constant__ WarpColumns s, int desk_bytes) {
   if constexpr (kHasClusters) {
     using Run = WarpRun<T, kBackward, kPacks>;
-    using MyDesk = Desk<typename Run::SharedResult, T>;
+    using MyDesk = TeamDesk<typename Run::SharedResult, T>;
     constexpr uint32_t kAll = 0xffffffffu;
     extern __shared__ __align__(kSharedLine) unsigned char memory[];
     ask_ahead<kBackward>(c);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kWarpColumnsThreads, (kBlocks<kBackward, kPack
 template <typename T, bool kBackward, int kPacks>
 cudaError_t launch(const Call& c, const WarpColumns& s, const WarpColumnsPlan& plan, cudaStream_t stream) {
   using Result = typename WarpRun<T, kBackward, kPacks>::SharedResult;
-  const int teams = kWarpColumnsThreads >> s.team_bits, desk = Desk<Result, T>::bytes(s);
+  const int teams = kWarpColumnsThreads >> s.team_bits, desk = TeamDesk<Result, T>::bytes(s);
   return launch_in_stream(c, kernel<T, kBackward, kPacks>, warp_columns_blocks(s.runs, plan), kWarpColumnsThreads,
                           static_cast<size_t>(teams * desk), 1, stream, c, s, desk);
 }
