@@ -57,6 +57,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((3000, 17, 70), 1, None, "column_tile"),
         ((3, 5, 200_001), 1, None, "column_tile"),
         ((900, 2048, 49), 1, None, None),  # a slab, where there are clusters
+        ((3001, 100, 5), 1, None, None),  # by warps, where there are
         ((300_000, 50), 0, None, "strided_relay"),
         ((300, 5000), 1, torch.float16, "two_pass"),
     ],
@@ -78,6 +79,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "gather": lambda: (numbers["blocks"], numbers["threads"]),
         "runs": lambda: (numbers["blocks"], numbers["threads"]),
         "column_tile": lambda: (numbers["blocks"], numbers["threads"]),
+        "warp_columns": lambda: (numbers["blocks"], numbers["threads"]),
         "slab": lambda: (numbers["blocks"], numbers["threads"]),
         "strided": lambda: (numbers["blocks"], numbers["threads"]),
         "strided_relay": lambda: (numbers["blocks"], numbers["threads"]),

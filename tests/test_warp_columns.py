@@ -13,8 +13,9 @@ from l1norm import _C
 gradient = torch.ops.l1norm.l1_norm_backward
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]  # float64 has no such kernel
-# Those that packs are whole turns of, that fill a team of lanes, or leave some of it or most of it without packs.
-COLUMNS = [2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 31, 32]
+# Those that packs are whole turns of, that fill a team of lanes, or leave some of it or most of it without packs; from
+# 33 on a team is a block.
+COLUMNS = [2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 31, 32, 33, 49, 60, 64]
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,7 @@ def test_runs_of_all_sizes(run_bytes, dtype, columns, cuda):
 
 
 # As many packs of a lane as quotients may have: up to 8 KB a warp, and 16 KB of two.
-@pytest.mark.parametrize("columns", [2, 3, 5, 8, 13, 31])
+@pytest.mark.parametrize("columns", [2, 3, 5, 8, 13, 31, 52, 63])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("run_bytes", [5000, 7000, 9500, 13_000])
 def test_long_runs_of_quotients(run_bytes, dtype, columns, cuda):
@@ -73,11 +74,11 @@ def test_long_runs_of_quotients(run_bytes, dtype, columns, cuda):
 
 
 # At both ends of its memory: packs there have neighbours that are nobody's.
-@pytest.mark.parametrize("columns", [2, 3, 7, 16])
+@pytest.mark.parametrize("columns", [2, 3, 7, 16, 35])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("start", [0, 1, 3, 5, 8, 31])
 def test_runs_that_begin_anywhere(start, dtype, columns, cuda):
-    x, g = (make_rows("randn", 30, 87, columns, dtype=dtype, seed=seed) for seed in (4, 5))
+    x, g = (make_rows("randn", 30, 61, columns, dtype=dtype, seed=seed) for seed in (4, 5))
     expected, m = l1norm.l1_norm(x, return_denominator=True)
     there, grads = placed(x, start, cuda), placed(g, start, cuda)
     out = placed(torch.full_like(x, torch.nan), start, cuda)
@@ -104,10 +105,10 @@ def test_runs_apart(dtype, cuda):
     assert room[rest].isnan().all()
 
 
-@pytest.mark.parametrize("columns", [2, 3, 8, 11])
+@pytest.mark.parametrize("columns", [2, 3, 8, 11, 39])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_without_a_fast_path(dtype, columns, cuda):
-    x, g = (make_rows("randn", 13, 101, columns, dtype=dtype, seed=seed) for seed in (7, 8))
+    x, g = (make_rows("randn", 13, 61, columns, dtype=dtype, seed=seed) for seed in (7, 8))
     info = torch.finfo(dtype)
     x[0, :, 0] = 0
     x[1, :, 0] = -0.0
@@ -137,9 +138,10 @@ def test_rows_without_a_fast_path(dtype, columns, cuda):
 
 # Magnitudes so far apart that sums in double would lose some, and divisors whose quotients are not proven.
 @pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e30])
+@pytest.mark.parametrize("columns", [3, 41])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_magnitudes_far_apart(dtype, scale, cuda):
-    x = make_rows("randn", 50, 300, 3, dtype=torch.float64, seed=9)
+def test_magnitudes_far_apart(dtype, columns, scale, cuda):
+    x = make_rows("randn", 50, 900 // columns, columns, dtype=torch.float64, seed=9)
     spread = torch.randint(-40, 1, x.shape, generator=torch.Generator().manual_seed(10))
     x = (x * 2.0**spread * scale).to(dtype)
     expected, m = l1norm.l1_norm(x, return_denominator=True)

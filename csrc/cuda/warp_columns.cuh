@@ -1,5 +1,5 @@
-// Columns that come round in a dense run of memory that a team has: lanes of a warp, or two warps. Lanes take packs
-// that lie a multiple of what columns come round in apart, so that a lane's columns stay.
+// Columns that come round in a dense run of memory that a team has, of lanes of a warp or of all of a block, or two
+// teams. Lanes take packs that lie a multiple of what columns come round in apart, so that a lane's columns stay.
 #pragma once
 
 #include "plan_warp_columns.h"
@@ -14,14 +14,27 @@ struct WarpColumns {
   int64_t span_input, span_grad;  // elements of an operand, from its first to behind its last
   int run;                        // elements
   Turns turns;                    // of its columns
-  int team_bits;                  // logarithm of a warp's lanes that share a run
+  int team_bits;                  // logarithm of a team's lanes
   int lanes;                      // of those the ones that have packs
-  int warps;                      // that share a run
+  int warps;                      // that share a run, each a team of its own
   Divider by_packs;               // by those that lie from one of a lane's to the next
 
   __host__ __device__ __forceinline__ int team() const { return 1 << team_bits; }
   __host__ __device__ __forceinline__ int apart() const { return lanes * warps; }
+  __device__ __forceinline__ bool is_block() const { return team_bits > 5; }
 };
+
+// Until all lanes of a warp, or of a block, are there, and what they wrote.
+__device__ __forceinline__ void await_team(const WarpColumns& s) {
+  if (s.is_block()) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+}
+__device__ __forceinline__ bool any_of_team(const WarpColumns& s, bool value) {
+  return s.is_block() ? __syncthreads_or(value) != 0 : __any_sync(0xffffffffu, value);
+}
 
 // What lanes of a team hand in of their packs' elements, with a gap behind each pack, as lanes whose packs are
 // neighbours would meet in the same banks.
@@ -62,7 +75,8 @@ struct TeamDesk {
         results(reinterpret_cast<Result*>(sums + s.turns.columns + kPack)) {}
 };
 
-// The team's sum of the column of which the lane has the number, if there is one, of what lanes handed in.
+// The team's sum of the column of which the lane has the number, if there is one, of what lanes handed in. Of a block
+// no two lanes have one's.
 template <typename V, typename T>
 __device__ __forceinline__ V sum_of_column(const WarpColumns& s, const TeamParts<V, T>& parts) {
   const int lane = static_cast<int>(threadIdx.x) & (s.team() - 1), columns = s.turns.columns;

@@ -29,7 +29,6 @@ __global__ void __launch_bounds__(kWarpColumnsThreads, (kBlocks<kBackward, kPack
   if constexpr (kHasClusters) {
     using Run = WarpRun<T, kBackward, kPacks>;
     using MyDesk = TeamDesk<typename Run::SharedResult, T>;
-    constexpr uint32_t kAll = 0xffffffffu;
     extern __shared__ __align__(kSharedLine) unsigned char memory[];
     ask_ahead<kBackward>(c);
     const int thread = static_cast<int>(threadIdx.x), team = thread >> s.team_bits, lane = thread & (s.team() - 1);
@@ -45,14 +44,18 @@ __global__ void __launch_bounds__(kWarpColumnsThreads, (kBlocks<kBackward, kPack
     run.load();
     const TeamParts<double, T> parts(desk.parts);
     const bool kept = run.hand_in(parts);
-    __syncwarp();
+    const auto least = run.least_of_warp();
+    auto* const leasts = reinterpret_cast<std::remove_const_t<decltype(least)>*>(desk.ranks);
+    if (s.is_block()) leasts[thread / 32] = least;
+    await_team(s);
     const double placed = sum_of_column(s, parts);
     Sum total = Run::sum(placed);
-    const bool exact = Run::is_exact(placed, run.least_of_warp());
-    if (__any_sync(kAll, !kept || (has_column && !exact))) {
+    bool exact = Run::is_exact(placed, least);
+    if (s.is_block()) exact &= Run::is_exact(placed, leasts[1 - thread / 32]);
+    if (any_of_team(s, !kept || (has_column && !exact))) {
       const TeamParts<Sum, T> careful(desk.parts);
       run.hand_in_carefully(careful);
-      __syncwarp();
+      await_team(s);
       total = sum_of_column(s, careful);
     }
     if (!alone) {
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(kWarpColumnsThreads, (kBlocks<kBackward, kPack
         desk.results[k].of = result;
       }
     }
-    __syncwarp();
+    await_team(s);
     run.finish(desk.results, desk.sums);
   }
 }
