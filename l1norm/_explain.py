@@ -29,7 +29,7 @@ _REASON = {
     "gather": "a short row that lies between others, or in pieces: tiles of such rows pass through shared memory",
     "runs": "a row's runs of neighbours in pieces, in registers, or in chunks of them, summed and then divided",
     "column_tile": "tiles of rows side by side in shared memory, a thread a row",
-    "warp_columns": "a short dense run of rows that take turns, in the registers of a warp, a part of one or a few",
+    "warp_columns": "a short dense run of rows that take turns, in the registers of a warp, a part of one or two",
     "slab": "a dense run of rows that take turns, in the shared memory of a block or a cluster of blocks",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
     "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
