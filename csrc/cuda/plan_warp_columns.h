@@ -71,18 +71,19 @@ inline bool plan_warp_columns(const Shape& shape, const Device& device, WarpColu
   return false;
 }
 
-// Bytes of a run from which that is better than other kernels, and up to which. columns: up to 2, 4, 8, 16, 32 and 64
-// of them; packed: of those that are whole packs, which others are faster with.
+// Bytes of a run from which that is better than other kernels, and up to which, where it is not as long as lanes hold
+// it. columns: up to 2, 4, 8, 16, 32 and 64 of them; packed: of those that are whole packs, which others are faster
+// with.
 struct WarpColumnsRange {
   int least[6], least_packed[6];
   int most, most_of_many, most_packed;  // of_many: of more than eight columns
 };
 constexpr int kNoBytes = INT32_MAX;
 constexpr WarpColumnsRange kWarpColumnsRanges[2][2] = {
-    {{{310, 340, 340, 620, 1050, 2700}, {1250, 1250, 1250, 1250, 2500, 8000}, 16384, 16384, 16384},
+    {{{310, 340, 340, 620, 1050, 2700}, {1250, 1250, 1250, 1250, 2500, 8000}, kNoBytes, kNoBytes, kNoBytes},
      {{250, 270, 300, 520, 1000, 1900}, {850, 850, 850, 1000, 2200, 4500}, 8000, 8000, 7500}},
     {{{500, 700, 900, 1050, 2700, kNoBytes}, {1300, 1300, 3400, 4000, 6000, kNoBytes}, 14000, 12500, 14000},
-     {{240, 240, 290, 520, 1000, 2500}, {350, 350, 1000, 1900, 1400, 5000}, 8500, 8500, 7000}},
+     {{240, 240, 290, 520, 1000, 2500}, {350, 350, 1000, 1900, 1400, 5000}, kNoBytes, kNoBytes, 7000}},
 };
 
 // Whether that is better than other kernels across rows. Of 12000 random shapes of up to 32 columns for which it is so,

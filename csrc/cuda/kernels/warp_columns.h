@@ -1,5 +1,5 @@
-// Short dense runs of memory in which rows take turns, as those of a dim in front of a short one: a run in the registers
-// of a warp, a part of one or two, read once, written once. Without a cast; not of doubles.
+// Short dense runs of memory in which rows take turns, as those of a dim in front of a short one: a run in the
+// registers of a warp, a part of one or two, read once, written once. Without a cast; not of doubles.
 #pragma once
 
 #include <cuda_runtime.h>
