@@ -85,9 +85,20 @@ def test_short_runs_are_held_by_warps(name, case):
         assert kernel(ceil_div(least, size), one_grad=True) != "warp_columns"
 
 
+# Of two rows that take turns: bytes of a run, and the lanes that share it.
+@pytest.mark.parametrize(
+    ("run_bytes", "backward", "team"),
+    [(1000, False, 8), (1200, False, 16), (3500, False, 16), (3840, False, 32), (750, True, 8), (900, True, 16)],
+)
+def test_more_lanes_share_longer_runs(run_bytes, backward, team):
+    for dtype in (F, B, H):
+        plan = plan_of("H200", (50_000, run_bytes // dtype.itemsize // 2, 2), [1], dtype, backward)
+        assert (plan["kernel"], plan["team"], plan["warps"]) == ("warp_columns", team, 1)
+
+
 # Others have 0.65 and more of a copy's speed there, warps less; and gradients where three lanes of ten are idle.
 def test_many_floats_are_held_by_others():
-    for steps in (10, 40, 60):
+    for steps in (10, 28, 60):
         for columns in (33, 49, 64):
             assert plan_of("H200", (40_000, steps, columns), [1], F)["kernel"] != "warp_columns"
         for columns in (33, 35, 43):
