@@ -359,6 +359,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
         "'column_tile', 'slab', 'warp_columns', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' "
-        "lets the plan "
-        "choose.");
+        "lets the plan choose.");
 }

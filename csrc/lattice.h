@@ -219,6 +219,21 @@ inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool 
   return l;
 }
 
+// Runs of rows that take turns in them, in the place of rows: of elements, whatever packs they are in.
+struct RunsOfTurns {
+  Geometry geometry;
+  int64_t columns;  // of a run: rows
+  int64_t beside;   // from the denominator of one of those to the next
+
+  RunsOfTurns(const Geometry& g, int64_t pack) : geometry(make_lattice(g, pack, false, true).geometry) {
+    Walk& rows = geometry.rows;
+    beside = rows.stride[--rows.dims].denominator;
+    columns = rows.size[rows.dims];
+    rows.count /= columns;
+    geometry.row.count *= columns;
+  }
+};
+
 // Whether input, grad and output start at multiples of so many bytes.
 inline bool starts_at(const Call& c, int64_t bytes) {
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };

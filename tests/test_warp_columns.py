@@ -6,11 +6,10 @@ import pytest
 import torch
 from exact import assert_same_bits
 from samples import make_rows
+from turns import assert_alike_from, assert_alike_in_all_settings, gradient, held_by, take_the_fast_path_away
 
 import l1norm
 from l1norm import _C
-
-gradient = torch.ops.l1norm.l1_norm_backward
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]  # float64 has no such kernel
 # Those that packs are whole turns of, that fill a team of lanes, or leave some of it or most of it without packs; from
@@ -22,20 +21,6 @@ COLUMNS = [2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 31, 32, 33, 49, 60, 64]
 def the_plan_chooses() -> Iterator[None]:
     yield
     _C.set_kernel("")
-
-
-def in_warps(x: torch.Tensor, out: torch.Tensor | None = None, dim: int = 1) -> torch.Tensor:
-    """x, of which warps are the kernel from now on: else another one would be tested."""
-    _C.set_kernel("warp_columns")
-    there = torch.cuda.get_device_capability() >= (9, 0)
-    assert l1norm.explain(x, dim=dim, out=out).kernel == ("warp_columns" if there else "two_pass")
-    return x
-
-
-def placed(values: torch.Tensor, start: int, device: str) -> torch.Tensor:
-    """Contiguous, from so many elements behind an allocation's start on."""
-    place = torch.zeros(values.numel() + start, dtype=values.dtype, device=device)[start:].view(values.shape)
-    return place.copy_(values)
 
 
 # A round of a team's lanes, and two; then teams of each size, one warp, and two that share a run: of all columns, two
@@ -52,7 +37,7 @@ def test_runs_of_all_sizes(run_bytes, dtype, columns, cuda):
         x[-1, 0, 0] = torch.nan
         expected, m = l1norm.l1_norm(x, return_denominator=True)
         slopes = gradient(g, x, m)
-        there = in_warps(x.to(cuda)) if shape[1] > 1 else x.to(cuda)
+        there = held_by("warp_columns", x.to(cuda)) if shape[1] > 1 else x.to(cuda)
         y, denominator = l1norm.l1_norm(there, return_denominator=True)
         assert_same_bits(y, expected)
         assert_same_bits(denominator, m)
@@ -68,7 +53,7 @@ def test_runs_of_all_sizes(run_bytes, dtype, columns, cuda):
 def test_long_runs_of_quotients(run_bytes, dtype, columns, cuda):
     x = make_rows("randn", 67, run_bytes // dtype.itemsize // columns, columns, dtype=dtype, seed=3)
     expected, m = l1norm.l1_norm(x, return_denominator=True)
-    y, denominator = l1norm.l1_norm(in_warps(x.to(cuda)), return_denominator=True)
+    y, denominator = l1norm.l1_norm(held_by("warp_columns", x.to(cuda)), return_denominator=True)
     assert_same_bits(y, expected)
     assert_same_bits(denominator, m)
 
@@ -79,12 +64,7 @@ def test_long_runs_of_quotients(run_bytes, dtype, columns, cuda):
 @pytest.mark.parametrize("start", [0, 1, 3, 5, 8, 31])
 def test_runs_that_begin_anywhere(start, dtype, columns, cuda):
     x, g = (make_rows("randn", 30, 61, columns, dtype=dtype, seed=seed) for seed in (4, 5))
-    expected, m = l1norm.l1_norm(x, return_denominator=True)
-    there, grads = placed(x, start, cuda), placed(g, start, cuda)
-    out = placed(torch.full_like(x, torch.nan), start, cuda)
-    in_warps(there, out)
-    assert_same_bits(l1norm.l1_norm(there, out=out), expected)
-    assert_same_bits(gradient(grads, there, m.to(cuda)), gradient(g, x, m))
+    assert_alike_from(start, "warp_columns", x, g, cuda)
 
 
 # Between runs lies what is nobody's, which stays as it is; two loops lead from run to run.
@@ -95,7 +75,7 @@ def test_runs_apart(dtype, cuda):
     expected, m = l1norm.l1_norm(x, dim=2, return_denominator=True)
     room = torch.full_like(whole, torch.nan, device=cuda)
     there, out = whole.to(cuda)[:, 1:8, :61], room[:, 1:8, :61]
-    in_warps(there, out, dim=2)
+    held_by("warp_columns", there, out, dim=2)
     y, denominator = l1norm.l1_norm(there, dim=2, out=out, return_denominator=True)
     assert_same_bits(y, expected)
     assert_same_bits(out, expected)
@@ -109,31 +89,9 @@ def test_runs_apart(dtype, cuda):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_without_a_fast_path(dtype, columns, cuda):
     x, g = (make_rows("randn", 13, 61, columns, dtype=dtype, seed=seed) for seed in (7, 8))
-    info = torch.finfo(dtype)
-    x[0, :, 0] = 0
-    x[1, :, 0] = -0.0
-    x[1, 3, 0] = info.tiny
-    x[2] = info.max
-    x[3] = info.tiny
-    x[4, ::2] = info.tiny / 8
-    x[5, :, 1] *= 1e-3
-    x[6, -1, 1] = torch.inf
-    x[7, 0, 0] = torch.nan
+    take_the_fast_path_away(x, g)
     x[12, ::3] *= 2.0**-13
-    g[8, 9, 1] = torch.inf
-    g[9, -1, 0] = torch.nan
-    g[10] = 0
-    g[11] *= info.tiny
-    for eps in (0.0, 0.5):
-        for reduction in ("mean", "sum"):
-            expected, m = l1norm.l1_norm(x, eps=eps, reduction=reduction, return_denominator=True)
-            there = in_warps(x.to(cuda))
-            y, denominator = l1norm.l1_norm(there, eps=eps, reduction=reduction, return_denominator=True)
-            assert_same_bits(y, expected)
-            assert_same_bits(denominator, m)
-            number = 1 if reduction == "mean" else 2
-            slopes = gradient(g, x, m, eps=eps, reduction=number)
-            assert_same_bits(gradient(g.to(cuda), there, denominator, eps=eps, reduction=number), slopes)
+    assert_alike_in_all_settings("warp_columns", x, g, cuda)
 
 
 # Magnitudes so far apart that sums in double would lose some, and divisors whose quotients are not proven.
@@ -145,7 +103,7 @@ def test_magnitudes_far_apart(dtype, columns, scale, cuda):
     spread = torch.randint(-40, 1, x.shape, generator=torch.Generator().manual_seed(10))
     x = (x * 2.0**spread * scale).to(dtype)
     expected, m = l1norm.l1_norm(x, return_denominator=True)
-    y, denominator = l1norm.l1_norm(in_warps(x.to(cuda)), return_denominator=True)
+    y, denominator = l1norm.l1_norm(held_by("warp_columns", x.to(cuda)), return_denominator=True)
     assert_same_bits(y, expected)
     assert_same_bits(denominator, m)
 
@@ -153,7 +111,7 @@ def test_magnitudes_far_apart(dtype, columns, scale, cuda):
 # A divisor's own gradient, and one that is the same for all runs.
 def test_gradients_of_divisors_and_of_expanded_results(cuda):
     x = make_rows("randn", 40, 60, 3, dtype=torch.float32, seed=11).requires_grad_()
-    there = in_warps(x.detach().to(cuda)).requires_grad_()
+    there = held_by("warp_columns", x.detach().to(cuda)).requires_grad_()
     for at in (x, there):
         y, m = l1norm.l1_norm(at, return_denominator=True)
         (y.sin().sum() + m.cos().sum()).backward()

@@ -330,14 +330,10 @@ template <DType D>
 cudaError_t ring_of_turns(const Call& call, const RingPlan& plan, void* scratch, cudaStream_t stream) {
   using T = typename ElementOf<D>::type;
   Call c = call;
-  // Of elements, whatever packs they are in.
-  c.geometry = make_lattice(call.geometry, kPackBytes / sizeof(T), false, true).geometry;
-  Walk &rows = c.geometry.rows, &row = c.geometry.row;
-  const int64_t beside = rows.stride[--rows.dims].denominator;
-  rows.count /= plan.columns;
-  row.count *= plan.columns;
-  return call.grad == nullptr ? ring_kernel::launch_turns<T, false>(c, plan, beside, scratch, stream)
-                              : ring_kernel::launch_turns<T, true>(c, plan, beside, scratch, stream);
+  const RunsOfTurns runs(call.geometry, kPackBytes / sizeof(T));
+  c.geometry = runs.geometry;
+  return call.grad == nullptr ? ring_kernel::launch_turns<T, false>(c, plan, runs.beside, scratch, stream)
+                              : ring_kernel::launch_turns<T, true>(c, plan, runs.beside, scratch, stream);
 }
 
 }  // namespace l1norm::cuda

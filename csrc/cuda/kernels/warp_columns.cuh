@@ -110,19 +110,14 @@ cudaError_t launch_one_of(const Call& c, const WarpColumns& s, const WarpColumns
 template <typename T, bool kBackward>
 cudaError_t launch(const Call& call, const WarpColumnsPlan& plan, cudaStream_t stream) {
   Call c = call;
-  // Of elements, whatever packs they are in.
-  c.geometry = make_lattice(call.geometry, kPackBytes / sizeof(T), false, true).geometry;
-  Walk &rows = c.geometry.rows, &row = c.geometry.row;
-  const int64_t span_input = c.geometry.span(&Offsets::input), span_grad = c.geometry.span(&Offsets::grad);
-  const int64_t beside = rows.stride[--rows.dims].denominator, columns = rows.size[rows.dims];
-  rows.count /= columns;
-  row.count *= columns;
-  const WarpColumns s{rows.count,
-                      beside,
-                      span_input,
-                      span_grad,
-                      static_cast<int>(row.count),
-                      Turns(static_cast<int>(columns)),
+  const RunsOfTurns runs(call.geometry, kPackBytes / sizeof(T));
+  c.geometry = runs.geometry;
+  const WarpColumns s{c.geometry.rows.count,
+                      runs.beside,
+                      call.geometry.span(&Offsets::input),
+                      call.geometry.span(&Offsets::grad),
+                      static_cast<int>(c.geometry.row.count),
+                      Turns(static_cast<int>(runs.columns)),
                       bits_of(static_cast<uint32_t>(plan.team)) - 1,
                       plan.lanes,
                       plan.warps,
