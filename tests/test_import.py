@@ -90,6 +90,7 @@ def digest(l1norm, torch):
             ((6, 7, 8, 9), (0, 2)),
             ((5, 40, 9, 49), (1, 3)),
             ((3, 5, 1009), 1),
+            *(((37, n, c), 1) for n, c in ((9, 2), (16, 7), (40, 4), (150, 3), (70, 12))),
             ((77, 99), None),
         ):
             x = make_rows("lognormal", *shape, dtype=dtype)

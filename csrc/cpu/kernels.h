@@ -97,12 +97,14 @@ struct Block {
   int64_t unit = 1;  // neighbours that are copied together, up to kMostUnit; without a cast
 };
 constexpr int kMostUnit = 7;
+constexpr int kMostTurns = 16;  // columns that normalize() takes in turns, where a line of them follows the other
 using Copy = void (*)(const void* from, void* to, const Block& block);
 
 struct Kernels {
   LineKernels rows;     // a line is of one row
   LineKernels columns;  // a line is across rows
-  // All steps for columns of few lines, so that numbers and elements stay in the first cache. The sums are left behind.
+  // All steps for columns of few lines, or of groups that are runs of few columns, so that numbers and elements stay in
+  // the first cache, or nearly so. The sums are left behind.
   void (*normalize)(const Lines& x, const LinesTo& y, const Extent& extent, Sums sums, Count count, double eps,
                     bool streaming);
   // m, h and scales as below and above.

@@ -6,7 +6,8 @@
 
 #include "../operators.h"
 #include "../repeated.h"
-#include "tiles.h"
+#include "rows.h"
+#include "short_runs.h"
 
 #if __has_include(<unistd.h>)
 #include <unistd.h>
@@ -99,11 +100,25 @@ int64_t last_cache_bytes() {
 }
 
 template <typename Direction>
-void run_parts(const Call& c, int64_t part) {
-  const int64_t threads = torch::stable::get_num_threads();
-  const Layout layout = make_layout(c, part, threads, last_cache_bytes() / threads);
+void run_layout(const Call& c, const Layout& layout, int64_t threads) {
   prepare_pages(c, layout);
   run_tiles<Direction>(c, layout, threads);
+}
+
+template <typename Direction>
+void run_parts(const Call& c, int64_t part) {
+  const int64_t threads = torch::stable::get_num_threads();
+  run_layout<Direction>(c, make_layout(c, part, threads, last_cache_bytes() / threads), threads);
+}
+
+template <typename Direction>
+void run_short_runs(const Call& c, int64_t runs_of_tile) {
+  const Walk& rows = c.geometry.rows;
+  for (const bool rest : {false, true}) {
+    if (rest && rows.size[rows.dims - 2] % runs_of_tile == 0) continue;
+    const Call turned = turn_runs(c, runs_of_tile, rest);
+    run_layout<Direction>(turned, make_layout_of_short_runs(turned), torch::stable::get_num_threads());
+  }
 }
 
 // What repeats itself in a gradient, in a copy that rows read where it lies, as others'. Longer ones are copied chunk
@@ -128,6 +143,8 @@ template <typename Direction>
 void run(Call& c) {
   const bool copied = Direction::kGrad && c.input_dtype == c.dtype;
   const auto copy = copied ? copy_repeated(c) : nullptr;
+  const int64_t runs = short_runs_of_tile(c);
+  if (runs > 0) return run_short_runs<Direction>(c, runs);
   const int64_t part = part_of(c);
   part == 1 ? run_parts<Direction>(c, 1) : run_parts<Direction>(make_rows_of_parts(c, part), part);
 }

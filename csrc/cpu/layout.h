@@ -96,6 +96,7 @@ constexpr int64_t Offsets::* kOperands[] = {&Offsets::input, &Offsets::grad, &Of
 // memory.
 struct Layout {
   static constexpr int64_t kMostRows = 1024;
+  static constexpr int64_t kFewLines = 16;  // that repay a column's numbers being made anew, and are near each other
 
   bool by_columns;  // vectors lie across rows, not along them
   int64_t part;     // neighbours of a row that are rows of their own until their sums are added
@@ -103,6 +104,7 @@ struct Layout {
   int64_t fold;     // elements of a row that a line of a tile holds, of every row
   bool groups;      // of lines, one for each run of neighbouring rows, of which a tile has several
   int64_t line;     // columns of a line
+  bool turned;      // rows of runs that a copy has column by column
   bool at_once;     // whole rows, by normalize() or normalize_backward()
   int64_t tiles;
   int64_t run;          // rows that tiles do not reach beyond
@@ -181,8 +183,9 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   constexpr int64_t kLeastRows = 128, kWideRows = 512;  // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kFolded = 192, kLeastFolded = 16;   // columns in a line of narrow tiles, about
   constexpr int64_t kFoldedLines = 32;                  // of a tile, or more
-  constexpr int64_t kLongColumn = 64;                   // steps of few columns that repay lines of them
-  constexpr int64_t kFewLines = 16;  // that repay a column's numbers being made anew, and are near each other
+  // Elements of a run in which few columns, or more of them, take turns that repay vectors of a run alone.
+  constexpr int64_t kLeastTurns = 64, kLeastOfMore = 512;
+  constexpr int64_t kTurnsBytes = 256 << 10;  // of a run that stays in the second cache, or nearly so
 
   const Geometry& g = c.geometry;
   const Inner k(g.rows), l(g.row);
@@ -236,11 +239,8 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   // ns an element in lines of 16 columns, 1.0 in lines of 66). Lines of 8 columns or more do without where they are a
   // tile with others' (2400 x 20 x 20 bfloat16: 0.38, in lines of 40 columns 0.58).
   const int64_t run = l.size * k.size, folded = std::clamp(run / kFoldedLines, kLeastFolded, kFolded);
-  const bool groups_repay = k.size >= kLeastGroup && (length <= kFewLines || run < 4 * kFolded);
-  // Nor do copies of short runs by kMostUnit neighbours, which repay them (60000 x 20 x 5 float32 0.59, in lines 1.26;
-  // 20000 x 60 x 3 0.66, 0.99; but 15000 x 120 x 2 0.97, 0.51, gradients of 20000 x 50 x 4 float64 3.4, 2.3).
-  const bool copied = k.size <= kMostUnit && l.size < kLongColumn && size < 8;
-  const bool folds = narrow && run >= (copied ? 16 : 6) * kLeastFolded && !groups_repay && each_used(packed);
+  const bool groups_repay = k.size >= kLeastGroup && (length <= Layout::kFewLines || run < 4 * kFolded);
+  const bool folds = narrow && run >= 6 * kLeastFolded && !groups_repay && each_used(packed);
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines. Lines that follow each
   // other make a long one. Short ones repay that tiles stay where no two tiles write to a line of the cache (4096 x
@@ -264,7 +264,20 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   // Runs of the two innermost loops, of tiles that hold several.
   const bool grouped =
       part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most && each_used(unit));
-  if (grouped) {
+  const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && k.size <= kMostTurns && each_used(packed) &&
+                     run >= (k.size < kLeastGroup ? kLeastTurns : kLeastOfMore) && run * size <= kTurnsBytes &&
+                     rows >= threads * k.size;
+  if (turns) {
+    const int64_t runs = g.rows.size[g.rows.dims - 2];
+    const int64_t fit = std::max<int64_t>(kTurnsBytes / 2 / (k.size * row_bytes), 1);
+    const int64_t most = std::min({fit, Layout::kMostRows / k.size, std::max<int64_t>(runs / (4 * threads), 1)});
+    t.groups = true;
+    t.rows = most * k.size;
+    t.run = runs * k.size;
+    t.tiles_a_run = (runs + most - 1) / most;
+    t.tiles = rows / t.run * t.tiles_a_run;
+    for (int i = 0; i < 3; ++i) t.direct[i] = true;
+  } else if (grouped) {
     const int64_t size = g.rows.size[g.rows.dims - 2], runs = std::clamp<int64_t>(most / k.size, 1, size);
     t.groups = true;
     t.rows = runs * k.size;
@@ -287,9 +300,9 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
     t.tiles = (rows + t.rows - 1) / t.rows;
     if (t.rows < kShortRun) t.fold = std::min(kFolded / t.rows, length);
   }
-  t.line = grouped ? k.size : t.rows * t.fold;
+  t.line = grouped || turns ? k.size : t.rows * t.fold;
   t.reach = reach();
-  t.at_once = part == 1 && t.fold == 1 && length <= kFewLines && g.row.dims <= 1;
+  t.at_once = turns || (part == 1 && t.fold == 1 && length <= Layout::kFewLines && g.row.dims <= 1);
   const bool whole = t.at_once || length * t.rows * size <= kScratchBytes;
   t.chunk = whole ? length : std::max(kChunkBytes / (t.rows * size) / t.fold * t.fold, t.fold);
   return t;

@@ -1,4 +1,4 @@
-// Tiles for run_tiles(): rows side by side, in tiles whose copies are small, or row after row.
+// Elements of tiles where they are, or in copies that are small.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,6 @@
 #include "pages.h"
 
 namespace l1norm::cpu {
-
-struct alignas(64) CacheLine {  // vectors do not cross them
-  double numbers[kColumnPadding];
-};
 
 // Elements of a tile where they are, or copied so that the columns of a line are neighbours.
 template <typename Direction>
@@ -153,6 +149,7 @@ class Tiles {
   void each_block(int operand, DType dtype, const Runs& from, int64_t n, const Work& work) const {
     Runs along = from;
     const Walk& row = call_.geometry.row;
+    if (layout_.turned) return each_turned(operand, n, work);
     const int64_t unit = unit_of(operand, dtype), run = Inner(row).size, step = row_stride(operand);
     const bool own = rows_ == 1 && run < kShortRow;
     const int64_t own_unit = run <= kMostUnit && step == 1 && dtype == call_.dtype ? run : 1;
@@ -194,195 +191,35 @@ class Tiles {
     }
   }
 
+  // Runs of few rows, some at a time, and the second cache is asked for as many of the next tile.
+  template <typename Work>
+  void each_turned(int operand, int64_t n, const Work& work) const {
+    constexpr int64_t kSome = 32, kLine = 64;
+    const Inner across(call_.geometry.rows);
+    const int64_t elements = rows_ / across.size * n, apart = across.stride.*kOperands[operand];
+    const int64_t ahead = across.size * apart * size_;
+    for (int64_t i = 0; i < across.size; i += kSome) {
+      const int64_t runs = std::min(kSome, across.size - i);
+      Offsets first = first_.at();
+      first.*kOperands[operand] += i * apart;
+      const char* const p = address(operand == 0   ? call_.input
+                                    : operand == 1 ? call_.grad
+                                                   : call_.output,
+                                    size_, operand, first, {});
+      const int64_t pieces = apart == elements ? 1 : runs, bytes = runs / pieces * elements * size_;
+      for (int64_t k = 0; k < pieces; ++k) {
+        const char* const next = p + ahead + k * apart * size_;
+        for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(next + at, 0, 2);
+      }
+      work(first, Offsets{}, i * size_, Block{runs, elements, apart, 1, 1, across.size});
+    }
+  }
+
   int64_t row_ = 0;
   int64_t next_row_ = kNothing;
   std::unique_ptr<char[]> scratch_;
   char* copies_[3] = {};
   int64_t held_[2];  // where what a copy holds starts in the rows
-};
-
-// Rows side by side, vectors across them, or row after row. Of few rows side by side a line holds several elements
-// each, so that column i is of row i % rows.
-template <typename Direction>
-class Rows : Tiles<Direction> {
-  using Base = Tiles<Direction>;
-  using Base::call_, Base::kernels_, Base::layout_, Base::rows_, Base::size_;
-
- public:
-  Rows(const Call& c, const Layout& layout)
-      : Base(c, layout),
-        line_kernels_(layout.by_columns ? kernels_.columns : kernels_.rows),
-        space_((layout.rows * layout.fold + 3 * kColumnPadding - 1) / kColumnPadding * kColumnPadding),
-        arrays_(new CacheLine[static_cast<size_t>((2 + Direction::kNumbers) * space_ / kColumnPadding)]),
-        offsets_(new int64_t[static_cast<size_t>(layout.rows)]),
-        sums_{arrays_[0].numbers, arrays_[0].numbers + space_},
-        numbers_{arrays_[0].numbers + 2 * space_, space_} {}
-
-  void open(int64_t tile) {
-    Base::open(tile);
-    width_ = rows_ * layout_.fold;
-    if (call_.denominator == nullptr) return;
-    const int64_t stride = Inner(call_.geometry.rows).stride.denominator;
-    denominators_ = {this->first_.at().denominator, nullptr};
-    bool neighbours = stride == 1;
-    const int64_t rows = each_of_denominators(
-        [&](int64_t row, int64_t, int64_t at) { neighbours = neighbours && at == denominators_[row]; });
-    if (!neighbours) {
-      each_of_denominators([&](int64_t row, int64_t count, int64_t at) {
-        for (int64_t i = 0; i < count; ++i) offsets_[row + i] = at + i * stride;
-      });
-      denominators_.at = offsets_.get();
-    }
-    of_value([&](auto value) {
-      Direction::template open<decltype(value)>(call_, denominators_, rows, numbers_,
-                                                [&](double* numbers) { spread(numbers); });
-    });
-  }
-
-  void sum(int64_t begin, int64_t end) {
-    std::fill(sums_.hi, sums_.hi + 2 * space_, 0.0);
-    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
-      each_part(lines(runs, at, n), n, [&](const LinesOf& from, int64_t, const Extent& extent) {
-        Direction::sum(line_kernels_, from, extent, numbers_, sums_);
-      });
-    });
-    for (int64_t i = rows_; i < width_; ++i) {
-      const Sum sum = Sum{sums_.hi[i % rows_], sums_.lo[i % rows_]} + Sum{sums_.hi[i], sums_.lo[i]};
-      sums_.hi[i % rows_] = sum.hi;
-      sums_.lo[i % rows_] = sum.lo;
-    }
-  }
-
-  void write(int64_t begin, int64_t end, bool first) {
-    if (layout_.part > 1) kernels_.add_parts(sums_, rows_ / layout_.part, layout_.part);
-    spread(sums_.hi);
-    spread(sums_.lo);
-    Direction::finish(call_, kernels_, width_, sums_, numbers_);
-    if (first) write_denominators();
-    prepare();
-    this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
-      const LinesOf from = lines(runs, at, n);
-      char* const y = this->place(runs);
-      if (layout_.rows == 1 && layout_.direct[2]) this->pages_.prepare(y, n * size_);
-      each_part(from, n, [&](const LinesOf& part, int64_t line, const Extent& extent) {
-        Direction::write(line_kernels_, part, to(y, line), extent, sums_, numbers_, streams());
-      });
-      this->written(runs, n);
-    });
-  }
-
-  // sum() and write() of whole rows, where the layout says so.
-  void at_once() {
-    prepare();
-    char* const y = this->place(this->start_);
-    each_part(lines(this->start_, 0, layout_.chunk), layout_.chunk,
-              [&](const LinesOf& from, int64_t line, const Extent& extent) {
-                Direction::at_once(call_, kernels_, from, to(y, line), extent, sums_, numbers_, streams());
-              });
-    this->written(this->start_, layout_.chunk);
-    if (Direction::kGrad || call_.denominator == nullptr) return;
-    Direction::finish(call_, kernels_, width_, sums_, numbers_);
-    write_denominators();
-  }
-
-  Sums sums() { return sums_; }
-
- private:
-  // Maps the pages that a tile's rows reach over, where it has several.
-  void prepare() {
-    if (layout_.rows == 1 || layout_.reach * size_ > Pages::kMostBytes) return;
-    this->pages_.prepare(static_cast<char*>(call_.output) + this->first_.at().output * size_, layout_.reach * size_);
-  }
-
-  void write_denominators() const {
-    of_value([&](auto value) {
-      Direction::template write_denominators<decltype(value)>(call_, kernels_, denominators_, rows_, layout_.part,
-                                                              sums_, numbers_);
-    });
-  }
-
-  // Calls see(row, count, at) for so many rows from that one on, whose denominators lie a stride apart, the first one
-  // at `at`; returns how many rows there are.
-  template <typename See>
-  int64_t each_of_denominators(const See& see) const {
-    Runs runs = this->first_;
-    int64_t row = 0;
-    for (int64_t k = 0; k < rows_;) {
-      const int64_t n = layout_.part > 1 ? layout_.part : std::min(runs.left(), rows_ - k);
-      see(row, n / layout_.part, runs.at().denominator);
-      row += n / layout_.part;
-      k += n;
-      if (k < rows_) runs.advance(n);
-    }
-    return row;
-  }
-
-  template <typename Work>
-  void of_value(const Work& work) const {
-    call_.dtype == DType::kDouble ? work(double{}) : work(float{});
-  }
-
-  // Gives every column its row's number, which as many columns have as there are rows.
-  void spread(double* numbers) const {
-    if (layout_.part > 1) {
-      for (int64_t k = rows_ / layout_.part; k-- > 0;) {
-        std::fill_n(numbers + k * layout_.part, layout_.part, numbers[k]);
-      }
-    }
-    for (int64_t i = rows_; i < width_ + kColumnPadding; ++i) numbers[i] = numbers[i - rows_];
-  }
-
-  LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
-    const auto of = [&](int operand) {
-      const int64_t step = layout_.direct[operand] ? line_stride(operand) : width_;
-      return Lines{this->read(operand, runs, at, n), step, groups_stride(operand)};
-    };
-    return {of(0), Direction::kGrad ? of(1) : Lines{}};
-  }
-
-  // Results from a line on, of those that begin at y.
-  LinesTo to(char* y, int64_t line) const {
-    const int64_t step = layout_.direct[2] ? line_stride(2) : width_;
-    return {y + line * step * size_, step, groups_stride(2)};
-  }
-
-  bool streams() const { return this->streaming_ && layout_.direct[2]; }
-
-  int64_t line_stride(int operand) const {
-    return layout_.by_columns ? this->row_stride(operand) * layout_.fold : this->rows_stride(operand);
-  }
-
-  int64_t groups_stride(int operand) const { return layout_.groups ? this->runs_stride(operand) : 0; }
-
-  // Whether groups follow each other without a gap.
-  bool joins_groups() const {
-    const auto joins = [&](int operand) { return groups_stride(operand) == layout_.line; };
-    return layout_.groups && joins(0) && (!Direction::kGrad || joins(1)) && joins(2);
-  }
-
-  // Whole lines of n elements a row, and a line of what is left.
-  template <typename Work>
-  void each_part(const LinesOf& from, int64_t n, const Work& work) const {
-    if (!layout_.by_columns) return work(from, 0, Extent{1, rows_, n});
-    const int64_t count = n / layout_.fold, rest = n % layout_.fold;
-    if (count > 0) {
-      const int64_t columns = joins_groups() ? width_ : std::min(width_, layout_.line);
-      work(from, 0, Extent{width_ / columns, count, columns});
-    }
-    const auto last = [&](const Lines& x) {
-      return Lines{static_cast<const char*>(x.p) + count * x.step * size_, x.step, 0};
-    };
-    if (rest > 0) work({last(from.input), last(from.grad)}, count, Extent{1, 1, rest * rows_});
-  }
-
-  const LineKernels& line_kernels_;
-  const int64_t space_;
-  std::unique_ptr<CacheLine[]> arrays_;
-  std::unique_ptr<int64_t[]> offsets_;  // of denominators that are no neighbours
-  Denominators denominators_{};
-  const Sums sums_;
-  const Numbers numbers_;
-  int64_t width_ = 0;
 };
 
 }  // namespace l1norm::cpu

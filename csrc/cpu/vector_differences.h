@@ -64,8 +64,8 @@ struct ColumnGradients {
   }
 };
 
-// Of a row of halves in floats.
-template <typename Type>
+// Of a row of halves in floats, or of columns: what is of one each, from column i on.
+template <typename Type, typename Gradient, typename Number>
 struct FloatDifferences {
   using Element = typename Type::Element;
   template <int vectors>
@@ -74,20 +74,21 @@ struct FloatDifferences {
   using Result = typename ResultOf<Element, kWidth<vectors>>::type;
 
   Gradient gradient;
-  FloatGradient floats;
+  Number inverse, through;
 
-  void each(int64_t, const Element* g, const Element* x, Element* y, int64_t n) const {
-    for (int64_t k = 0; k < n; ++k) y[k] = Type::differentiate(g[k], x[k], gradient);
+  void each(int64_t i, const Element* g, const Element* x, Element* y, int64_t n) const {
+    for (int64_t k = 0; k < n; ++k) y[k] = Type::differentiate(g[k], x[k], gradient.at(i + k));
   }
 
   template <int vectors>
-  L1NORM_INLINE bool block(int64_t, const Element* g, const Element* x, Result<vectors>* y) const {
+  L1NORM_INLINE bool block(int64_t i, const Element* g, const Element* x, Result<vectors>* y) const {
     constexpr int kStep = kWidth<vectors>;
     using Vector = FloatsOf<kStep>;
     for (int k = 0; k < vectors * kLanes / kStep; ++k) {
+      const int64_t at = i + k * kStep;
       y[k] = Type::template round<kStep>(by_floats<kStep>(Type::template load_floats<kStep>(g + k * kStep),
                                                           Type::template load_floats<kStep>(x + k * kStep),
-                                                          Vector{} + floats.inverse, Vector{} + floats.through));
+                                                          numbers<Vector>(inverse, at), numbers<Vector>(through, at)));
     }
     return true;
   }

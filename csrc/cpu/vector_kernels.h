@@ -13,33 +13,10 @@
 
 #include "vector_few.h"
 
+#include "vector_turns.h"
+
 namespace l1norm::cpu {
 namespace {
-
-template <typename Element>
-L1NORM_INLINE const Element* elements(const void* p) {
-  return static_cast<const Element*>(p);
-}
-
-template <typename Element>
-L1NORM_INLINE Places<Element> places(const Lines& x) {
-  return {elements<Element>(x.p), x.step};
-}
-
-template <typename Element>
-L1NORM_INLINE Places<Element> group(const Lines& x, int64_t g) {
-  return {elements<Element>(x.p) + g * x.group, x.step};
-}
-
-template <typename Element>
-L1NORM_INLINE Element* group(const LinesTo& y, int64_t g) {
-  return static_cast<Element*>(y.p) + g * y.group;
-}
-
-template <typename Element>
-L1NORM_INLINE void ask_for(const Element* from, int64_t n) {
-  for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(Element))) __builtin_prefetch(from + i);
-}
 
 template <typename Type>
 struct OfRows {
@@ -72,7 +49,8 @@ struct OfRows {
       };
       if constexpr (kInFloats<Type>) {
         if (d.float_inverse[l] != 0.0f) {
-          run_line_of(FloatDifferences<Type>{gradient, {d.float_inverse[l], d.float_through[l]}});
+          run_line_of(
+              FloatDifferences<Type, RowGradient<Type>, float>{{gradient}, d.float_inverse[l], d.float_through[l]});
           continue;
         }
       }
@@ -135,6 +113,7 @@ struct OfColumns {
 
   static void normalize(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
                         bool streaming) {
+    if (take_turns(e, x, y)) return OfTurns<Type>::normalize(x, y, e, sums, count, eps, streaming);
     // In vectors half as long it is slower but for three lines.
     if constexpr (kByFloats<Type> && kLanes == 8) {
       const auto few = [&](auto lines, auto streams, int64_t g, int64_t i) {
@@ -187,6 +166,8 @@ struct OfColumns {
   static void normalize_backward(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e,
                                  const double* scales, const double* m, const double* h, Count count, double eps,
                                  bool streaming) {
+    if (take_turns(e, g, x, y))
+      return OfTurns<Type>::normalize_backward(g, x, y, e, scales, m, h, count, eps, streaming);
     if constexpr (sizeof(Element) == sizeof(float) && kLanes == 8) {
       const auto few = [&](auto lines, auto streams, int64_t k, int64_t i) {
         return differentiate_few<lines, streams>(group<Element>(g, k).from(i), group<Element>(x, k).from(i),
@@ -238,8 +219,6 @@ struct OfColumns {
   }
 
  private:
-  static constexpr int64_t kAtOnce = 64;  // columns whose numbers stay in the first cache with them
-
   // work(lines, streaming, group, i) for kFewAtOnce columns of a group from the i-th on, of few lines; where it returns
   // false, rest(group, i). False where there are more lines: of 7 and 8 it is no faster.
   template <int lines, typename Work, typename Rest>

@@ -4,7 +4,33 @@
 namespace l1norm::cpu {
 namespace {
 
-constexpr int kBlock = 8;  // vectors that a step of a loop handles
+template <typename Element>
+L1NORM_INLINE const Element* elements(const void* p) {
+  return static_cast<const Element*>(p);
+}
+
+template <typename Element>
+L1NORM_INLINE Places<Element> places(const Lines& x) {
+  return {elements<Element>(x.p), x.step};
+}
+
+template <typename Element>
+L1NORM_INLINE Places<Element> group(const Lines& x, int64_t g) {
+  return {elements<Element>(x.p) + g * x.group, x.step};
+}
+
+template <typename Element>
+L1NORM_INLINE Element* group(const LinesTo& y, int64_t g) {
+  return static_cast<Element*>(y.p) + g * y.group;
+}
+
+template <typename Element>
+L1NORM_INLINE void ask_for(const Element* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(Element))) __builtin_prefetch(from + i);
+}
+
+constexpr int64_t kAtOnce = 64;  // columns whose numbers stay in the first cache with them
+constexpr int kBlock = 8;        // vectors that a step of a loop handles
 // Elements of a line that repays streaming past the cache wherever it begins. What is left of lines of the cache at its
 // ends costs more than it saves, of shorter ones as much as all their others save (rows of 333 float32 in two threads:
 // 4.0 ms, streamed 6.1; 777: 4.3 and 4.3; 2049: 4.1 and 3.7).

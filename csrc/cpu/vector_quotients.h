@@ -30,16 +30,6 @@ L1NORM_INLINE Doubles inverse_of(Doubles hi) {
 template <typename Type>
 constexpr bool kByFloats = sizeof(typename Type::Element) == sizeof(float) && kFused;
 
-// A row's number, or one of each column's from column i on.
-template <typename Vector, typename Number>
-L1NORM_INLINE Vector numbers(Number x, [[maybe_unused]] int64_t i) {
-  if constexpr (std::is_pointer_v<Number>) {
-    return load<Vector>(x + i);
-  } else {
-    return Vector{} + x;
-  }
-}
-
 template <typename Type>
 L1NORM_INLINE Divisor divisor_at(const Divisors& d, int64_t i) {
   return {d.hi[i], d.lo[i], kOfDoubles<Type> ? static_cast<int>(d.shift[i]) : 0};
@@ -84,6 +74,10 @@ struct RowDivisor {
   L1NORM_INLINE Doubles highs(int64_t) const {
     return Doubles{} + hi;
   }
+  template <typename Type>
+  L1NORM_INLINE Doubles inverses(int64_t) const {
+    return Doubles{} + inverse;
+  }
 };
 
 struct ColumnDivisors : Divisors {
@@ -94,6 +88,10 @@ struct ColumnDivisors : Divisors {
   template <typename Type>
   L1NORM_INLINE Doubles highs(int64_t i) const {
     return load<Doubles>(hi + i);
+  }
+  template <typename Type>
+  L1NORM_INLINE Doubles inverses(int64_t i) const {
+    return load<Doubles>(inverse + i);
   }
 };
 
@@ -220,7 +218,7 @@ struct Quotients {
     if constexpr (kByFloats<Type>) {
       inverse = inverse_of(divisor.template highs<Type>(i));
     } else {
-      inverse = numbers<Doubles>(divisor.inverse, i);
+      inverse = divisor.template inverses<Type>(i);
     }
     const Doubles v = to_doubles(Type::load_floats(x));
     const Doubles high = v * (inverse * (1.0 + 0x1p-50)), low = v * (inverse * (1.0 - 0x1p-50));

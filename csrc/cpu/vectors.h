@@ -45,6 +45,16 @@ L1NORM_INLINE Vector load(const Element* p) {
   return v;
 }
 
+// A row's number, or one of each column's from column i on.
+template <typename Vector, typename Number>
+L1NORM_INLINE Vector numbers(Number x, [[maybe_unused]] int64_t i) {
+  if constexpr (std::is_pointer_v<Number>) {
+    return load<Vector>(x + i);
+  } else {
+    return Vector{} + x;
+  }
+}
+
 template <bool streaming = false, typename Element, typename Vector>
 L1NORM_INLINE void store(Element* p, Vector v) {
 #if defined(__x86_64__)
