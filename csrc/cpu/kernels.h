@@ -97,7 +97,12 @@ struct Block {
   int64_t unit = 1;  // neighbours that are copied together, up to kMostUnit; without a cast
 };
 constexpr int kMostUnit = 7;
-constexpr int kMostTurns = 16;  // columns that normalize() takes in turns, where a line of them follows the other
+// Whether normalize() takes columns in turns, where one line of them follows the other: few lines, or few lines of more
+// columns, do not repay vectors of a run alone.
+constexpr int kMostTurns = 16;
+constexpr bool repay_turns(int64_t columns, int64_t lines) {
+  return columns <= kMostTurns && columns * lines >= (columns < 8 ? 64 : 1200);
+}
 using Copy = void (*)(const void* from, void* to, const Block& block);
 
 struct Kernels {

@@ -183,9 +183,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   constexpr int64_t kLeastRows = 128, kWideRows = 512;  // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kFolded = 192, kLeastFolded = 16;   // columns in a line of narrow tiles, about
   constexpr int64_t kFoldedLines = 32;                  // of a tile, or more
-  // Elements of a run in which few columns, or more of them, take turns that repay vectors of a run alone.
-  constexpr int64_t kLeastTurns = 64, kLeastOfMore = 512;
-  constexpr int64_t kTurnsBytes = 256 << 10;  // of a run that stays in the second cache, or nearly so
+  constexpr int64_t kTurnsBytes = 256 << 10;            // of a run that stays in the second cache, or nearly so
 
   const Geometry& g = c.geometry;
   const Inner k(g.rows), l(g.row);
@@ -264,9 +262,8 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   // Runs of the two innermost loops, of tiles that hold several.
   const bool grouped =
       part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most && each_used(unit));
-  const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && k.size <= kMostTurns && each_used(packed) &&
-                     run >= (k.size < kLeastGroup ? kLeastTurns : kLeastOfMore) && run * size <= kTurnsBytes &&
-                     rows >= threads * k.size;
+  const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && repay_turns(k.size, length) &&
+                     each_used(packed) && run * size <= kTurnsBytes && rows >= threads * k.size;
   if (turns) {
     const int64_t runs = g.rows.size[g.rows.dims - 2];
     const int64_t fit = std::max<int64_t>(kTurnsBytes / 2 / (k.size * row_bytes), 1);

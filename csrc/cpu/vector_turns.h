@@ -147,7 +147,7 @@ L1NORM_INLINE void run_turns(const Operation& operation, int64_t line, int64_t n
 // Whether groups are runs in which columns take turns.
 template <typename... Operands>
 L1NORM_INLINE bool take_turns(const Extent& e, const Operands&... operands) {
-  return e.n <= kMostTurns && ((operands.step == e.n) && ...);
+  return repay_turns(e.n, e.lines) && ((operands.step == e.n) && ...);
 }
 
 template <typename Type>
