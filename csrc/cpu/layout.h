@@ -264,22 +264,14 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
       part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most && each_used(unit));
   const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && repay_turns(k.size, length) &&
                      each_used(packed) && run * size <= kTurnsBytes && rows >= threads * k.size;
-  if (turns) {
-    const int64_t runs = g.rows.size[g.rows.dims - 2];
-    const int64_t fit = std::max<int64_t>(kTurnsBytes / 2 / (k.size * row_bytes), 1);
-    const int64_t most = std::min({fit, Layout::kMostRows / k.size, std::max<int64_t>(runs / (4 * threads), 1)});
-    t.groups = true;
-    t.rows = most * k.size;
-    t.run = runs * k.size;
-    t.tiles_a_run = (runs + most - 1) / most;
-    t.tiles = rows / t.run * t.tiles_a_run;
-    for (int i = 0; i < 3; ++i) t.direct[i] = true;
-  } else if (grouped) {
-    const int64_t size = g.rows.size[g.rows.dims - 2], runs = std::clamp<int64_t>(most / k.size, 1, size);
+  if (grouped || turns) {
+    const int64_t all = g.rows.size[g.rows.dims - 2];
+    const int64_t fit = turns ? std::min(kTurnsBytes / 2 / (k.size * row_bytes), all / (4 * threads)) : most / k.size;
+    const int64_t runs = std::clamp<int64_t>(fit, 1, turns ? Layout::kMostRows / k.size : all);
     t.groups = true;
     t.rows = runs * k.size;
-    t.run = size * k.size;
-    t.tiles_a_run = (size + runs - 1) / runs;
+    t.run = all * k.size;
+    t.tiles_a_run = (all + runs - 1) / runs;
     t.tiles = rows / t.run * t.tiles_a_run;
     for (int i = 0; i < 3; ++i) t.direct[i] = unit(i);
   } else if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
@@ -297,7 +289,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
     t.tiles = (rows + t.rows - 1) / t.rows;
     if (t.rows < kShortRun) t.fold = std::min(kFolded / t.rows, length);
   }
-  t.line = grouped || turns ? k.size : t.rows * t.fold;
+  t.line = t.groups ? k.size : t.rows * t.fold;
   t.reach = reach();
   t.at_once = turns || (part == 1 && t.fold == 1 && length <= Layout::kFewLines && g.row.dims <= 1);
   const bool whole = t.at_once || length * t.rows * size <= kScratchBytes;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "layout.h"
 
@@ -26,19 +27,17 @@ inline int64_t short_runs_of_tile(const Call& c) {
   return std::min(std::max(fit, kLeast), runs) / kLeast * kLeast;
 }
 
-// Of the calls rows, runs of a tile innermost: whole tiles, or what is left behind them.
+// The call with a tile's runs as its innermost loop: of whole tiles, or of what is left behind them.
 inline Call turn_runs(Call c, int64_t runs_of_tile, bool rest) {
   Walk& rows = c.geometry.rows;
-  const int inner = rows.dims - 1, outer = rows.dims - 2;
-  const int64_t columns = rows.size[inner], runs = rows.size[outer], tiles = runs / runs_of_tile;
-  const Offsets column = rows.stride[inner], run = rows.stride[outer];
+  const int outer = rows.dims - 2;
+  const int64_t runs = rows.size[outer], tiles = runs / runs_of_tile;
+  const Offsets run = rows.stride[outer];
   const int64_t n = rest ? runs - tiles * runs_of_tile : runs_of_tile;
   rows.size[outer] = rest ? 1 : tiles;
-  rows.size[inner] = columns;
   rows.size[rows.dims] = n;
   rows.stride[outer] = {};
   rows.stride[outer].add(runs_of_tile, run);
-  rows.stride[inner] = column;
   rows.stride[rows.dims] = run;
   ++rows.dims;
   rows.count = rows.count / runs * n * rows.size[outer];

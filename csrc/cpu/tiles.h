@@ -79,7 +79,7 @@ class Tiles {
 
   // The first of n elements of every row; gathered where they are no neighbours.
   const char* read(int operand, const Runs& runs, int64_t at, int64_t n) {
-    const void* from = operand == 0 ? call_.input : call_.grad;
+    const void* const from = memory_of(operand);
     const DType dtype = operand == 0 ? call_.input_dtype : call_.dtype;
     if (layout_.direct[operand]) return address(from, size_, operand, first_.at(), runs.at());
     char* const copy = copies_[operand];
@@ -132,6 +132,10 @@ class Tiles {
   Runs first_;  // the tile's rows
 
  private:
+  const void* memory_of(int operand) const {
+    return operand == 0 ? call_.input : operand == 1 ? call_.grad : call_.output;
+  }
+
   static const char* address(const void* p, int64_t size, int operand, const Offsets& k, const Offsets& l) {
     return static_cast<const char*>(p) + (k.*kOperands[operand] + l.*kOperands[operand]) * size;
   }
@@ -202,10 +206,7 @@ class Tiles {
       const int64_t runs = std::min(kSome, across.size - i);
       Offsets first = first_.at();
       first.*kOperands[operand] += i * apart;
-      const char* const p = address(operand == 0   ? call_.input
-                                    : operand == 1 ? call_.grad
-                                                   : call_.output,
-                                    size_, operand, first, {});
+      const char* const p = address(memory_of(operand), size_, operand, first, {});
       const int64_t pieces = apart == elements ? 1 : runs, bytes = runs / pieces * elements * size_;
       for (int64_t k = 0; k < pieces; ++k) {
         const char* const next = p + ahead + k * apart * size_;

@@ -141,33 +141,21 @@ struct OfColumns {
         if (e.groups > 1) ask_for_page(e.lines * n, group<Element>(x, g).p + i, group<Element>(y, g) + i);
         make_sums(Magnitudes<Type>{}, e.lines, n, s.from(at), group<Element>(x, g).from(i));
       });
-      // The lanes of the last vector that are no columns: zeros would be no plain divisors.
-      store(s.hi + columns, Doubles{} + s.hi[columns - 1]);
-      store(s.lo + columns, Doubles{} + s.lo[columns - 1]);
-      const auto divide = [&](const auto& divisors_from) {
+      divide_by_sums<Type>(s, columns, count, eps, d, [&](const auto& divisors_from) {
         each_group([&](int64_t g, int64_t i, int64_t n, int64_t at) {
           run(Quotients<Type, decltype(divisors_from(at))>{divisors_from(at)}, group<Element>(y, g) + i, y.step,
               e.lines, n, streaming, group<Element>(x, g).from(i));
         });
-      };
-      if constexpr (kByFloats<Type>) {
-        make_inverses<Type>(s, columns, count, eps, d);
-        Divisors summed = d;
-        summed.hi = s.hi;
-        summed.lo = s.lo;
-        divide([&](int64_t at) { return SummedColumns{{summed.from(at)}, count, eps}; });
-      } else {
-        make_divisors_inline<Type>(s, columns, count, eps, d);
-        divide([&](int64_t at) { return ColumnDivisors{{d.from(at)}}; });
-      }
+      });
     });
   }
 
   static void normalize_backward(const Lines& g, const Lines& x, const LinesTo& y, const Extent& e,
                                  const double* scales, const double* m, const double* h, Count count, double eps,
                                  bool streaming) {
-    if (take_turns(e, g, x, y))
+    if (take_turns(e, g, x, y)) {
       return OfTurns<Type>::normalize_backward(g, x, y, e, scales, m, h, count, eps, streaming);
+    }
     if constexpr (sizeof(Element) == sizeof(float) && kLanes == 8) {
       const auto few = [&](auto lines, auto streams, int64_t k, int64_t i) {
         return differentiate_few<lines, streams>(group<Element>(g, k).from(i), group<Element>(x, k).from(i),

@@ -341,6 +341,26 @@ L1NORM_INLINE void make_inverses(Sums sums, int64_t n, Count count, double eps, 
   }
 }
 
+// divide(divisors_from) by what the sums of columns come to: divisors_from(i) has those from column i on. Sums have
+// room for a vector more, d for those of all columns.
+template <typename Type, typename Divide>
+L1NORM_INLINE void divide_by_sums(Sums s, int64_t columns, Count count, double eps, const Divisors& d,
+                                  const Divide& divide) {
+  // The lanes of the last vector that are no columns: zeros would be no plain divisors.
+  store(s.hi + columns, Doubles{} + s.hi[columns - 1]);
+  store(s.lo + columns, Doubles{} + s.lo[columns - 1]);
+  if constexpr (kByFloats<Type>) {
+    make_inverses<Type>(s, columns, count, eps, d);
+    Divisors summed = d;
+    summed.hi = s.hi;
+    summed.lo = s.lo;
+    divide([&](int64_t at) { return SummedColumns{{summed.from(at)}, count, eps}; });
+  } else {
+    make_divisors_inline<Type>(s, columns, count, eps, d);
+    divide([&](int64_t at) { return ColumnDivisors{{d.from(at)}}; });
+  }
+}
+
 template <typename Type>
 void make_divisors(Sums sums, int64_t n, Count count, double eps, const Divisors& to) {
   make_divisors_inline<Type>(sums, n, count, eps, to);

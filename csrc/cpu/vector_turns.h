@@ -171,10 +171,7 @@ struct OfTurns {
       for (int64_t k = 0; k < groups; ++k) {
         sum_turns(turns, Magnitudes<Type>{}, n, s.from(k * e.n), group<Element>(x, g + k).p);
       }
-      // As OfColumns' normalize_parts().
-      store(s.hi + columns, Doubles{} + s.hi[columns - 1]);
-      store(s.lo + columns, Doubles{} + s.lo[columns - 1]);
-      const auto divide = [&](const auto& divisors_from) {
+      divide_by_sums<Type>(s, columns, count, eps, d, [&](const auto& divisors_from) {
         for (int64_t k = 0; k < groups; ++k) {
           const auto of = divisors_from(k * e.n);
           if constexpr (kByFloats<Type>) {
@@ -193,17 +190,7 @@ struct OfTurns {
           run_turns(Quotients<Type, Turned>{{dealt, turns, of}}, turns.line(), n, groups * n, streaming,
                     group<Element>(y, g + k), group<Element>(x, g + k).p);
         }
-      };
-      if constexpr (kByFloats<Type>) {
-        make_inverses<Type>(s, columns, count, eps, d);
-        Divisors summed = d;
-        summed.hi = s.hi;
-        summed.lo = s.lo;
-        divide([&](int64_t at) { return SummedColumns{{summed.from(at)}, count, eps}; });
-      } else {
-        make_divisors_inline<Type>(s, columns, count, eps, d);
-        divide([&](int64_t at) { return ColumnDivisors{{d.from(at)}}; });
-      }
+      });
     });
   }
 
