@@ -145,10 +145,12 @@ L1NORM_INLINE FloatsOf<2 * kLanes> fused(FloatsOf<2 * kLanes> a, FloatsOf<2 * kL
   return fused_floats(a, b, c);
 }
 
-// GCC splits its own conversion of a 64-byte vector in two. (The masked form: the plain one warns in GCC 12.)
+// GCC splits its own conversions in two. (The masked forms: the plain ones warn in GCC 12.)
 L1NORM_INLINE Doubles to_doubles(Floats f) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
   return as<Doubles>(_mm512_maskz_cvtps_pd(0xff, as<__m256>(f)));
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  return as<Doubles>(_mm256_cvtps_pd(as<__m128>(f)));
 #else
   return __builtin_convertvector(f, Doubles);
 #endif
@@ -157,6 +159,8 @@ L1NORM_INLINE Doubles to_doubles(Floats f) {
 L1NORM_INLINE Floats to_floats(Doubles d) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
   return as<Floats>(_mm512_maskz_cvtpd_ps(0xff, as<__m512d>(d)));
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  return as<Floats>(_mm256_cvtpd_ps(as<__m256d>(d)));
 #else
   return __builtin_convertvector(d, Floats);
 #endif
@@ -170,6 +174,7 @@ L1NORM_INLINE UIntsOf<lanes> widened(UShortsOf<lanes> v) {
 #endif
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
   if constexpr (lanes == 8) return as<UIntsOf<lanes>>(_mm256_cvtepu16_epi32(as<__m128i>(v)));
+  if constexpr (lanes == 4) return as<UIntsOf<lanes>>(_mm_cvtepu16_epi32(_mm_cvtsi64_si128(as<long long>(v))));
 #endif
   return __builtin_convertvector(v, UIntsOf<lanes>);
 }
@@ -185,6 +190,10 @@ L1NORM_INLINE UShortsOf<lanes> narrowed(UIntsOf<lanes> v) {
   if constexpr (lanes == 8) {
     const __m256i u = as<__m256i>(v);
     return as<UShortsOf<lanes>>(_mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
+  }
+  if constexpr (lanes == 4) {
+    const __m128i u = as<__m128i>(v);
+    return as<UShortsOf<lanes>>(_mm_cvtsi128_si64(_mm_packus_epi32(u, u)));
   }
 #endif
   return __builtin_convertvector(v, UShortsOf<lanes>);
