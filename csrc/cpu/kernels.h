@@ -13,6 +13,7 @@ namespace l1norm::cpu {
 struct Lines {
   const void* p;
   int64_t step, group;
+  int64_t ahead = 0;  // from an element of a row to one that is worked on soon after; 0 where nobody knows
 };
 struct LinesTo {
   void* p;

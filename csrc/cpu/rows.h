@@ -146,9 +146,17 @@ class Rows : Tiles<Direction> {
   LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
     const auto of = [&](int operand) {
       const int64_t step = layout_.direct[operand] ? line_stride(operand) : width_;
-      return Lines{this->read(operand, runs, at, n), step, groups_stride(operand)};
+      return Lines{this->read(operand, runs, at, n), step, groups_stride(operand), ahead(operand)};
     };
     return {of(0), Direction::kGrad ? of(1) : Lines{}};
+  }
+
+  // From an element to that of the next tile, where a tile is so small that the second cache holds two.
+  int64_t ahead(int operand) const {
+    constexpr int64_t kMostBytes = 256 << 10;
+    const int64_t apart = rows_ * this->rows_stride(operand);
+    const bool near = !layout_.by_columns && layout_.direct[operand] && apart * size_ <= kMostBytes;
+    return near ? apart : 0;
   }
 
   // Results from a line on, of those that begin at y.

@@ -3,16 +3,22 @@
 namespace l1norm::cpu {
 namespace {
 
-constexpr int64_t kFewAtOnce = 2 * kLanes;  // columns
-constexpr int kFewLines = 6;
+constexpr int64_t kFewAtOnce = 64 / sizeof(float);  // columns: no line of the cache is written twice
+constexpr int kFewLines = kLanes == 8 ? 6 : 3;      // beyond which it is no faster
+constexpr int kWides = kFewAtOnce / kWide;
 
-// kFewAtOnce columns. False, and nothing written, where floats do not prove all quotients, or where sums
-// and divisors need more than a few operations.
-template <typename Type, int lines, bool streaming, typename Element>
-L1NORM_INLINE bool normalize_few(const Places<Element>& x, Element* y, int64_t step, Sums sums, Count count,
-                                 double eps) {
-  using Wide = FloatsOf<kFewAtOnce>;
-  using Bits = UIntsOf<kFewAtOnce>;
+template <int lines, bool streaming>
+L1NORM_INLINE void store_few(float* y, int64_t step, const FloatsOf<kWide> (&results)[kWides][lines]) {
+  for (int l = 0; l < lines; ++l) {
+    for (int w = 0; w < kWides; ++w) store<streaming>(y + l * step + w * kWide, results[w][l]);
+  }
+}
+
+// The quotients of kWide columns. False where floats do not prove all, or where sums and divisors need more than a few
+// operations.
+template <typename Type, int lines>
+L1NORM_INLINE bool divide_few(const Places<float>& x, Sums sums, Count count, double eps, FloatsOf<kWide>* results) {
+  using Wide = FloatsOf<kWide>;
   Floats first[2], second[2];
   UInts small{};
   bool usable = true;
@@ -30,13 +36,21 @@ L1NORM_INLINE bool normalize_few(const Places<Element>& x, Element* y, int64_t s
   }
   if (!usable || any(small)) return false;
   const Wide hi = joined(first[0], first[1]), lo = joined(second[0], second[1]), reciprocal = 1.0f / hi;
-  Wide results[lines];
-  Bits unproven{};
+  UIntsOf<kWide> unproven{};
   for (int l = 0; l < lines; ++l) {
     results[l] = quotient_of_floats(load<Wide>(x.at(l)), reciprocal, hi, lo, unproven);
   }
-  if (any(unproven)) return false;
-  for (int l = 0; l < lines; ++l) store<streaming>(y + l * step, results[l]);
+  return !any(unproven);
+}
+
+// kFewAtOnce columns. False, and nothing written, where divide_few() is.
+template <typename Type, int lines, bool streaming>
+L1NORM_INLINE bool normalize_few(const Places<float>& x, float* y, int64_t step, Sums sums, Count count, double eps) {
+  FloatsOf<kWide> results[kWides][lines];
+  for (int w = 0; w < kWides; ++w) {
+    if (!divide_few<Type, lines>(x.from(w * kWide), sums.from(w * kWide), count, eps, results[w])) return false;
+  }
+  store_few<lines, streaming>(y, step, results);
   return true;
 }
 
@@ -44,26 +58,30 @@ L1NORM_INLINE bool normalize_few(const Places<Element>& x, Element* y, int64_t s
 template <int lines, bool streaming>
 L1NORM_INLINE bool differentiate_few(const Places<float>& g, const Places<float>& x, float* y, int64_t step,
                                      const double* m, const double* h, Count count, double eps) {
-  Floats halves[2][lines];
-  for (int half = 0; half < 2; ++half) {
-    const int64_t i = half * kLanes;
-    Doubles of_g[lines], of_x[lines], products[lines];
-    for (int l = 0; l < lines; ++l) {
-      of_g[l] = to_doubles(load<Floats>(g.at(l) + i));
-      of_x[l] = to_doubles(load<Floats>(x.at(l) + i));
-      products[l] = of_g[l] * of_x[l];
+  FloatsOf<kWide> results[kWides][lines];
+  for (int w = 0; w < kWides; ++w) {
+    Floats halves[2][lines];
+    for (int half = 0; half < 2; ++half) {
+      const int64_t i = w * kWide + half * kLanes;
+      Doubles of_g[lines], of_x[lines], products[lines];
+      for (int l = 0; l < lines; ++l) {
+        of_g[l] = to_doubles(load<Floats>(g.at(l) + i));
+        of_x[l] = to_doubles(load<Floats>(x.at(l) + i));
+        products[l] = of_g[l] * of_x[l];
+      }
+      // As make_sums() adds them up.
+      constexpr int kFirst = lines < 4 ? lines : 4;
+      Accumulator dot{Doubles{} + add_tree<kFirst>(products), Doubles{}};
+      if constexpr (lines > kFirst) dot.add(add_tree<lines - kFirst>(products + kFirst));
+      const PlainGradients d = plain_gradients<true>(dot.hi, dot.lo, load<Doubles>(m + i), from(h, i), count, eps);
+      if (any(d.through - d.through != 0.0)) return false;
+      for (int l = 0; l < lines; ++l) {
+        halves[half][l] = to_floats(of_g[l] * d.inverse - signed_as(of_x[l], d.through));
+      }
     }
-    // As make_sums() adds them up.
-    constexpr int kFirst = lines < 4 ? lines : 4;
-    Accumulator dot{Doubles{} + add_tree<kFirst>(products), Doubles{}};
-    if constexpr (lines > kFirst) dot.add(add_tree<lines - kFirst>(products + kFirst));
-    const PlainGradients d = plain_gradients<true>(dot.hi, dot.lo, load<Doubles>(m + i), from(h, i), count, eps);
-    if (any(d.through - d.through != 0.0)) return false;
-    for (int l = 0; l < lines; ++l) {
-      halves[half][l] = to_floats(of_g[l] * d.inverse - signed_as(of_x[l], d.through));
-    }
+    for (int l = 0; l < lines; ++l) results[w][l] = joined(halves[0][l], halves[1][l]);
   }
-  for (int l = 0; l < lines; ++l) store<streaming>(y + l * step, joined(halves[0][l], halves[1][l]));
+  store_few<lines, streaming>(y, step, results);
   return true;
 }
 

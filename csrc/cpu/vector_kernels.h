@@ -4,11 +4,17 @@
 
 #include "vectors.h"
 
+#include "vector_types.h"
+
+#include "vector_terms.h"
+
 #include "vector_sums.h"
 
 #include "vector_copy.h"
 #include "vector_differences.h"
+#include "vector_divisors.h"
 #include "vector_lines.h"
+
 #include "vector_quotients.h"
 
 #include "vector_few.h"
@@ -30,7 +36,7 @@ struct OfRows {
     const Places<Element> from = places<Element>(x);
     for (int64_t l = 0; l < e.lines; ++l) {
       Element* const y = static_cast<Element*>(to.p) + l * to.step;
-      run_any_line(Quotients<Type, RowDivisor>{RowDivisor::make<Type>(m, l)}, e.n, streaming, y, from.at(l));
+      run_any_line(Quotients<Type, RowDivisor>{RowDivisor::make<Type>(m, l)}, e.n, x.ahead, streaming, y, from.at(l));
     }
   }
 
@@ -45,7 +51,8 @@ struct OfRows {
     for (int64_t l = 0; l < e.lines; ++l) {
       const Gradient gradient = ColumnGradients<Type>{d}.at(l);
       const auto run_line_of = [&](const auto& differences) {
-        run_any_line(differences, e.n, streaming, static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
+        run_any_line(differences, e.n, g.ahead == x.ahead ? x.ahead : 0, streaming,
+                     static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
       };
       if constexpr (kInFloats<Type>) {
         if (d.float_inverse[l] != 0.0f) {
@@ -114,8 +121,7 @@ struct OfColumns {
   static void normalize(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
                         bool streaming) {
     if (take_turns(e, x, y)) return OfTurns<Type>::normalize(x, y, e, sums, count, eps, streaming);
-    // In vectors half as long it is slower but for three lines.
-    if constexpr (kByFloats<Type> && kLanes == 8) {
+    if constexpr (kByFloats<Type> && kLanes >= 4) {
       const auto few = [&](auto lines, auto streams, int64_t g, int64_t i) {
         return normalize_few<Type, lines, streams>(group<Element>(x, g).from(i), group<Element>(y, g) + i, y.step,
                                                    sums.from(g * e.n + i), count, eps);
@@ -156,7 +162,7 @@ struct OfColumns {
     if (take_turns(e, g, x, y)) {
       return OfTurns<Type>::normalize_backward(g, x, y, e, scales, m, h, count, eps, streaming);
     }
-    if constexpr (sizeof(Element) == sizeof(float) && kLanes == 8) {
+    if constexpr (sizeof(Element) == sizeof(float) && kLanes >= 4) {
       const auto few = [&](auto lines, auto streams, int64_t k, int64_t i) {
         return differentiate_few<lines, streams>(group<Element>(g, k).from(i), group<Element>(x, k).from(i),
                                                  group<Element>(y, k) + i, y.step, m + k * e.n + i,
@@ -244,7 +250,7 @@ struct OfColumns {
     for (int64_t l = 0; l < lines; ++l) {
       // The begin of a line: from there on the processor guesses what is next.
       if (n > kShort && l + 1 < lines) (ask_for(in.at(l + 1), 1024 / sizeof(Element)), ...);
-      run_any_line(operation, n, streaming, y + l * step, in.at(l)...);
+      run_any_line(operation, n, 0, streaming, y + l * step, in.at(l)...);
     }
   }
 

@@ -24,9 +24,12 @@ L1NORM_INLINE Element* group(const LinesTo& y, int64_t g) {
   return static_cast<Element*>(y.p) + g * y.group;
 }
 
-template <typename Element>
+// Into the first cache, or the second.
+template <int cache = 1, typename Element>
 L1NORM_INLINE void ask_for(const Element* from, int64_t n) {
-  for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(Element))) __builtin_prefetch(from + i);
+  constexpr int kLocality = 4 - cache;
+  for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(Element)))
+    __builtin_prefetch(from + i, 0, kLocality);
 }
 
 constexpr int64_t kAtOnce = 64;  // columns whose numbers stay in the first cache with them
@@ -55,10 +58,12 @@ L1NORM_INLINE void run_rest(const Operation& operation, int64_t i, int64_t n, El
   rest.copy_to(y + i, n - i);
 }
 
-// The elements from i to n; y may be an input.
+// The elements from i to n; y may be an input. The second cache is asked for what lies `ahead` of them, but for 0.
 template <bool streaming, typename Operation, typename Element, typename... Inputs>
-L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, Element* y, const Inputs*... in) {
+L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, int64_t ahead, Element* y,
+                            const Inputs*... in) {
   for (; i + kBlock * kLanes <= n; i += kBlock * kLanes) {
+    if (ahead != 0) (ask_for<2>(in + i + ahead, kBlock * kLanes), ...);
     run_block<kBlock, streaming>(operation, i, y + i, (in + i)...);
   }
   if (i + 4 * kLanes <= n) run_block<4, streaming>(operation, i, y + i, (in + i)...), i += 4 * kLanes;
@@ -67,17 +72,17 @@ L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, El
 }
 
 template <typename Operation, typename Element, typename... Inputs>
-void run_line(const Operation& operation, int64_t n, bool streaming, Element* y, const Inputs*... in) {
+void run_line(const Operation& operation, int64_t n, int64_t ahead, bool streaming, Element* y, const Inputs*... in) {
   // Whole cache lines only.
   constexpr int64_t kLine = 64 / sizeof(Element);
   const int64_t head = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
   if (streaming && (n >= kLeastStreamed<Element> || (head == 0 && n % kLine == 0))) {
     const int64_t end = head + (n - head) / kLine * kLine;
-    run_body<false>(operation, 0, head, y, in...);
-    run_body<true>(operation, head, end, y, in...);
-    run_body<false>(operation, end, n, y, in...);
+    run_body<false>(operation, 0, head, ahead, y, in...);
+    run_body<true>(operation, head, end, ahead, y, in...);
+    run_body<false>(operation, end, n, ahead, y, in...);
   } else {
-    run_body<false>(operation, 0, n, y, in...);
+    run_body<false>(operation, 0, n, ahead, y, in...);
   }
 }
 
@@ -98,10 +103,11 @@ L1NORM_INLINE void run_short_line(const Operation& operation, int64_t n, bool st
   if (i < n) run_rest(operation, i, n, y, in...);
 }
 
+// ahead: as run_body() has it, of lines that are not short.
 template <typename Operation, typename Element, typename... Inputs>
-L1NORM_INLINE void run_any_line(const Operation& operation, int64_t n, bool streaming, Element* y,
+L1NORM_INLINE void run_any_line(const Operation& operation, int64_t n, int64_t ahead, bool streaming, Element* y,
                                 const Inputs*... in) {
-  n <= kShort ? run_short_line(operation, n, streaming, y, in...) : run_line(operation, n, streaming, y, in...);
+  n <= kShort ? run_short_line(operation, n, streaming, y, in...) : run_line(operation, n, ahead, streaming, y, in...);
 }
 
 }  // namespace

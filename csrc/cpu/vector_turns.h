@@ -7,13 +7,14 @@ namespace {
 // Which column each lane of a line is of.
 class Turns {
  public:
-  static constexpr int64_t kMost = kMostTurns * 2 * kLanes;  // elements of a line
+  static constexpr int64_t kMost = kMostTurns * 2 * kWide;  // elements of a line
   // As many more have numbers, as a line of the cache may begin behind a run's first element.
   static constexpr int64_t kAhead = 64 / sizeof(uint16_t);
   static constexpr int64_t kSpace = kMost + kAhead;
 
-  explicit Turns(int64_t columns) : columns_(columns), line_(columns) {
-    while (line_ % (2 * kLanes) != 0) line_ *= 2;
+  // vector: elements that an operation may store at once.
+  Turns(int64_t columns, int64_t vector) : columns_(columns), line_(columns) {
+    while (line_ % vector != 0) line_ *= 2;
     uint32_t next = 0;
     for (int64_t i = 0; i < line_ + kAhead; ++i) {
       column_[i] = next++;
@@ -134,13 +135,13 @@ L1NORM_INLINE void run_turns(const Operation& operation, int64_t line, int64_t n
     int64_t l = 0;
     for (; l + head + line <= n; l += line) {
       (ask_for(in + l + ahead, line), ...);
-      run_body<streams>(operation, head, head + line, y + l, (in + l)...);
+      run_body<streams>(operation, head, head + line, 0, y + l, (in + l)...);
     }
     const int64_t end = head + (n - l - head) / kLine * kLine;
-    run_body<streams>(operation, head, end, y + l, (in + l)...);
-    run_body<false>(operation, end, n - l, y + l, (in + l)...);
+    run_body<streams>(operation, head, end, 0, y + l, (in + l)...);
+    run_body<false>(operation, end, n - l, 0, y + l, (in + l)...);
   };
-  run_body<false>(operation, 0, head, y, in...);
+  run_body<false>(operation, 0, head, 0, y, in...);
   streams ? run(std::true_type{}) : run(std::false_type{});
 }
 
@@ -153,6 +154,7 @@ L1NORM_INLINE bool take_turns(const Extent& e, const Operands&... operands) {
 template <typename Type>
 struct OfTurns {
   using Element = typename Type::Element;
+  static constexpr int64_t kVector = std::is_same_v<Type, BFloat16Type> ? 2 * kWide : kWide;
 
   static void normalize(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
                         bool streaming) {
@@ -163,7 +165,7 @@ struct OfTurns {
     const Divisors d{exact[0], exact[1], exact[2], exact[3], floats[0], floats[1], floats[2], least};
     const Divisors dealt{dealt_exact[0],  dealt_exact[1],  dealt_exact[2],  nullptr,
                          dealt_floats[0], dealt_floats[1], dealt_floats[2], dealt_least};
-    const Turns turns(e.n);
+    const Turns turns(e.n, kVector);
     const int64_t n = e.lines * e.n;
     each_batch(e, 1, [&](int64_t g, int64_t groups) {
       const Sums s = sums.from(g * e.n);
@@ -201,7 +203,7 @@ struct OfTurns {
     const Sums s{numbers[0], numbers[1]};
     const Gradients d{numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]};
     const Gradients dealt{dealt_numbers[0], dealt_numbers[1], dealt_numbers[2], dealt_numbers[3], nullptr};
-    const Turns turns(e.n);
+    const Turns turns(e.n, kVector);
     const int64_t n = e.lines * e.n;
     each_batch(e, 2, [&](int64_t first, int64_t groups) {
       const int64_t column = first * e.n, columns = groups * e.n;

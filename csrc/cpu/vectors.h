@@ -1,4 +1,4 @@
-// GCC's and clang's portable vectors, and how each element type is read into them. Part of vector_kernels.h.
+// GCC's and clang's portable vectors. Part of vector_kernels.h.
 
 namespace l1norm::cpu {
 namespace {
@@ -9,6 +9,7 @@ constexpr bool kFused = false;  // a * b + c, rounded once, is a call of a funct
 constexpr bool kFused = true;
 #endif
 constexpr int kLanes = L1NORM_VECTOR_BYTES / 8;  // doubles in a vector
+constexpr int kWide = 2 * kLanes;                // floats
 
 template <typename Element, int lanes = kLanes>
 struct VectorOf {
@@ -141,7 +142,7 @@ L1NORM_INLINE Vector fused_floats(Vector a, Vector b, Vector c) {
   return r;
 }
 L1NORM_INLINE Floats fused(Floats a, Floats b, Floats c) { return fused_floats(a, b, c); }
-L1NORM_INLINE FloatsOf<2 * kLanes> fused(FloatsOf<2 * kLanes> a, FloatsOf<2 * kLanes> b, FloatsOf<2 * kLanes> c) {
+L1NORM_INLINE FloatsOf<kWide> fused(FloatsOf<kWide> a, FloatsOf<kWide> b, FloatsOf<kWide> c) {
   return fused_floats(a, b, c);
 }
 
@@ -163,6 +164,24 @@ L1NORM_INLINE Floats to_floats(Doubles d) {
   return as<Floats>(_mm256_cvtpd_ps(as<__m256d>(d)));
 #else
   return __builtin_convertvector(d, Floats);
+#endif
+}
+
+L1NORM_INLINE Floats lower_half(FloatsOf<kWide> wide) {
+  Floats half;
+  __builtin_memcpy(&half, &wide, sizeof half);
+  return half;
+}
+
+L1NORM_INLINE Floats upper_half(FloatsOf<kWide> wide) {
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
+  return as<Floats>(_mm512_maskz_extractf64x4_pd(0xff, as<__m512d>(wide), 1));
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  return as<Floats>(_mm256_extractf128_ps(as<__m256>(wide), 1));
+#else
+  Floats half;
+  __builtin_memcpy(&half, reinterpret_cast<const char*>(&wide) + sizeof half, sizeof half);
+  return half;
 #endif
 }
 
@@ -199,12 +218,14 @@ L1NORM_INLINE UShortsOf<lanes> narrowed(UIntsOf<lanes> v) {
   return __builtin_convertvector(v, UShortsOf<lanes>);
 }
 
-L1NORM_INLINE FloatsOf<2 * kLanes> joined(Floats lower, Floats upper) {
+L1NORM_INLINE FloatsOf<kWide> joined(Floats lower, Floats upper) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
   const __m512d wide = _mm512_castpd256_pd512(as<__m256d>(lower));
-  return as<FloatsOf<2 * kLanes>>(_mm512_maskz_insertf64x4(0xff, wide, as<__m256d>(upper), 1));
+  return as<FloatsOf<kWide>>(_mm512_maskz_insertf64x4(0xff, wide, as<__m256d>(upper), 1));
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+  return as<FloatsOf<kWide>>(_mm256_set_m128(as<__m128>(upper), as<__m128>(lower)));
 #else
-  FloatsOf<2 * kLanes> wide;
+  FloatsOf<kWide> wide;
   for (int i = 0; i < kLanes; ++i) wide[i] = lower[i], wide[kLanes + i] = upper[i];
   return wide;
 #endif
@@ -220,136 +241,6 @@ L1NORM_INLINE Floats to_odd_floats(Doubles d) {
   return as<Floats>(bits + (even & more) - (even & less));
 }
 
-// How a type is read as float, rounded from float, and divided.
-struct FloatType {
-  using Element = float;
-  static L1NORM_INLINE Floats load_floats(const float* p) { return load<Floats>(p); }
-  static L1NORM_INLINE Floats round(Floats f) { return f; }
-  static constexpr bool kRoundsNaN = true;
-  static L1NORM_INLINE float divide(float x, Divisor m) { return divide_exactly(x, m); }
-  static L1NORM_INLINE float differentiate(float g, float x, const Gradient& d) { return input_gradient(g, x, d); }
-};
-
-L1NORM_INLINE float half_gradient(float g, float x, const Gradient& d) {
-  FloatGradient floats;
-  return make_float_gradient(d, floats) ? input_gradient(g, x, floats) : input_gradient(g, x, d);
-}
-
-// Half types are read and rounded in vectors of kLanes or twice as many.
-struct HalfType {
-  using Element = Half;
-  template <int lanes = kLanes>
-  static L1NORM_INLINE FloatsOf<lanes> load_floats(const Half* p) {
-#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
-    if constexpr (lanes == 16) return as<FloatsOf<lanes>>(_mm512_maskz_cvtph_ps(0xffff, load<__m256i>(p)));
-#endif
-#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
-    if constexpr (lanes == 8) return as<FloatsOf<lanes>>(_mm256_cvtph_ps(load<__m128i>(p)));
-    if constexpr (lanes == 4) {
-      return as<FloatsOf<lanes>>(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-    }
-#endif
-    FloatsOf<lanes> f;
-    for (int i = 0; i < lanes; ++i) f[i] = to_float(p[i]);
-    return f;
-  }
-  template <int lanes = kLanes>
-  static L1NORM_INLINE UShortsOf<lanes> round(FloatsOf<lanes> f) {
-#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
-    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-#endif
-#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
-    if constexpr (lanes == 16) {
-      return as<UShortsOf<lanes>>(_mm512_maskz_cvtps_ph(0xffff, as<__m512>(f), kNearest));
-    }
-#endif
-#if defined(__x86_64__) && L1NORM_VECTOR_BYTES >= 32
-    if constexpr (lanes == 8) return as<UShortsOf<lanes>>(_mm256_cvtps_ph(as<__m256>(f), kNearest));
-    if constexpr (lanes == 4) {
-      return as<UShortsOf<lanes>>(_mm_cvtsi128_si64(_mm_cvtps_ph(as<__m128>(f), kNearest)));
-    }
-#endif
-    UShortsOf<lanes> h;
-    for (int i = 0; i < lanes; ++i) h[i] = to_half(f[i]).bits;
-    return h;
-  }
-  template <int lanes>
-  static L1NORM_INLINE UShortsOf<lanes> round_bound(FloatsOf<lanes> f) {
-    return round<lanes>(f);
-  }
-  static L1NORM_INLINE Half divide(Half x, Divisor m) {
-    return to_half(static_cast<float>(divide_exactly<Float16Format>(static_cast<double>(to_float(x)), m)));
-  }
-  static L1NORM_INLINE Half differentiate(Half g, Half x, const Gradient& d) {
-    return to_half(half_gradient(to_float(g), to_float(x), d));
-  }
-  static constexpr bool kRoundsNaN = true;
-  // Quotients of float16 numbers are normal floats, or zero.
-  static constexpr bool kSubnormalQuotients = false;
-};
-
-struct BFloat16Type {
-  using Element = BFloat16;
-  template <int lanes = kLanes>
-  static L1NORM_INLINE FloatsOf<lanes> load_floats(const BFloat16* p) {
-    return as<FloatsOf<lanes>>(widened<lanes>(load<UShortsOf<lanes>>(p)) << 16);
-  }
-  static constexpr bool kRoundsNaN = false;
-  template <int lanes = kLanes>
-  static L1NORM_INLINE UShortsOf<lanes> round(FloatsOf<lanes> f) {
-    const UIntsOf<lanes> u = as<UIntsOf<lanes>>(f);
-    return narrowed<lanes>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-  }
-  // Of a strict bound of an exact number: how ties go does not matter.
-  template <int lanes>
-  static L1NORM_INLINE UShortsOf<lanes> round_bound(FloatsOf<lanes> f) {
-    return narrowed<lanes>((as<UIntsOf<lanes>>(f) + 0x8000u) >> 16);
-  }
-  static L1NORM_INLINE BFloat16 divide(BFloat16 x, Divisor m) {
-    return to_bfloat16(static_cast<float>(divide_exactly<BFloat16Format>(static_cast<double>(to_float(x)), m)));
-  }
-  static L1NORM_INLINE BFloat16 differentiate(BFloat16 g, BFloat16 x, const Gradient& d) {
-    return to_bfloat16(half_gradient(to_float(g), to_float(x), d));
-  }
-  static constexpr bool kSubnormalQuotients = true;
-};
-
-struct DoubleType {
-  using Element = double;
-  static L1NORM_INLINE Floats load_floats(const double* p) { return to_floats(load<Doubles>(p)); }
-  static L1NORM_INLINE Doubles round(Floats f) { return to_doubles(f); }
-  static constexpr bool kRoundsNaN = true;
-  static L1NORM_INLINE double divide(double x, Divisor m) { return divide_exactly(x, m); }
-  static L1NORM_INLINE double differentiate(double g, double x, const Gradient& d) { return input_gradient(g, x, d); }
-};
-
-template <typename Element>
-struct Typed;
-template <>
-struct Typed<float> : FloatType {
-  using Bits = uint32_t;
-};
-template <>
-struct Typed<Half> : HalfType {
-  using Bits = uint16_t;
-};
-template <>
-struct Typed<BFloat16> : BFloat16Type {
-  using Bits = uint16_t;
-};
-template <>
-struct Typed<double> : DoubleType {
-  using Bits = uint64_t;
-};
-
-// Vectors that hold a type's elements.
-template <typename Element, int lanes>
-struct ResultOf : VectorOf<Element, lanes> {};
-template <int lanes>
-struct ResultOf<Half, lanes> : VectorOf<uint16_t, lanes> {};
-template <int lanes>
-struct ResultOf<BFloat16, lanes> : VectorOf<uint16_t, lanes> {};
-
 // Elements of the two vectors in turns, from `first` on.
 template <int first, typename Vector, size_t... i>
 L1NORM_INLINE Vector zipped(Vector a, Vector b, std::index_sequence<i...>) {
@@ -357,6 +248,16 @@ L1NORM_INLINE Vector zipped(Vector a, Vector b, std::index_sequence<i...>) {
   return __builtin_shufflevector(a, b, (first + i / 2 + (i % 2) * sizeof...(i))...);
 #else
   return __builtin_shuffle(a, b, decltype(a == b){(first + i / 2 + (i % 2) * sizeof...(i))...});
+#endif
+}
+
+// Every other element of the two vectors, from `first` on.
+template <int first, typename Vector, size_t... i>
+L1NORM_INLINE Vector unzipped(Vector a, Vector b, std::index_sequence<i...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (first + 2 * i)...);
+#else
+  return __builtin_shuffle(a, b, decltype(a == b){(first + 2 * i)...});
 #endif
 }
 
