@@ -261,12 +261,12 @@ L1NORM_INLINE Vector unzipped(Vector a, Vector b, std::index_sequence<i...>) {
 #endif
 }
 
-// n < kLanes elements, and zeros.
+// 0 < n < kLanes elements, and zeros.
 template <typename Element>
 struct Part {
   alignas(kLanes * sizeof(Element)) Element elements[kLanes];
 
-  L1NORM_INLINE Part(const Element* from, int64_t n) {
+  L1NORM_INLINE Part(const Element* from, [[maybe_unused]] int64_t n) {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
     if constexpr (sizeof elements == 64) {
       store(elements, _mm512_maskz_loadu_epi8(mask(n), from));
@@ -275,15 +275,27 @@ struct Part {
     } else {
       store(elements, _mm_maskz_loadu_epi8(static_cast<__mmask16>(mask(n)), from));
     }
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+    if constexpr (sizeof(Element) == 8) {
+      store(elements,
+            _mm256_maskload_epi64(reinterpret_cast<const long long*>(from), as<__m256i>(Longs{0, 1, 2, 3} < n)));
+    } else if constexpr (sizeof(Element) == 4) {
+      const Ints first = Ints{0, 1, 2, 3} < static_cast<int>(n);
+      store(elements, _mm_maskload_epi32(reinterpret_cast<const int*>(from), as<__m128i>(first)));
+    } else {
+      const auto at = [&](int64_t i) { return uint64_t{as<uint16_t>(from[i])} << 16 * i; };
+      store(elements, at(0) | at(n / 2) | at(n - 1));
+    }
 #else
-    __builtin_memset(elements, 0, sizeof elements);
-    __builtin_memcpy(elements, from, static_cast<size_t>(n) * sizeof(Element));
+    static_assert(kLanes == 2);
+    elements[0] = *from;
+    elements[1] = Element{};
 #endif
   }
 
   Part() = default;
 
-  L1NORM_INLINE void copy_to(Element* to, int64_t n) const {
+  L1NORM_INLINE void copy_to(Element* to, [[maybe_unused]] int64_t n) const {
 #if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 64
     if constexpr (sizeof elements == 64) {
       _mm512_mask_storeu_epi8(to, mask(n), load<__m512i>(elements));
@@ -292,8 +304,12 @@ struct Part {
     } else {
       _mm_mask_storeu_epi8(to, static_cast<__mmask16>(mask(n)), load<__m128i>(elements));
     }
+#elif defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+    // Of known sizes, in a few instructions.
+    if (n & 2) __builtin_memcpy(to, elements, 2 * sizeof(Element));
+    if (n & 1) to[n & 2] = elements[n & 2];
 #else
-    __builtin_memcpy(to, elements, static_cast<size_t>(n) * sizeof(Element));
+    *to = *elements;
 #endif
   }
 
