@@ -45,6 +45,16 @@ class Turns {
       }
     }
 #else
+#if defined(__x86_64__) && L1NORM_VECTOR_BYTES == 32
+    constexpr int kWidth = L1NORM_VECTOR_BYTES / 4;
+    if (sizeof(Number) == 4 && columns_ <= kWidth) {
+      const __m256i v = load<__m256i>(numbers);
+      for (int64_t i = 0; i < n; i += kWidth) {
+        store(to + i, _mm256_permutevar8x32_epi32(v, load<__m256i>(column_ + i)));
+      }
+      return;
+    }
+#endif
     for (int64_t i = 0; i < n; ++i) to[i] = numbers[column_[i]];
 #endif
   }
@@ -154,7 +164,8 @@ L1NORM_INLINE bool take_turns(const Extent& e, const Operands&... operands) {
 template <typename Type>
 struct OfTurns {
   using Element = typename Type::Element;
-  static constexpr int64_t kVector = std::is_same_v<Type, BFloat16Type> ? 2 * kWide : kWide;
+  // Elements that lines are multiples of: what is stored at once, and with AVX2 twice that, so that steps are long.
+  static constexpr int64_t kVector = std::is_same_v<Type, BFloat16Type> || kLanes == 4 ? 2 * kWide : kWide;
 
   static void normalize(const Lines& x, const LinesTo& y, const Extent& e, Sums sums, Count count, double eps,
                         bool streaming) {
