@@ -62,21 +62,27 @@ L1NORM_INLINE void add_lines(const Terms& terms, int64_t n, Sums sums, Places<El
     add_vectors<count, first>(terms, a, i, places...);
     set(i, a);
   };
-  const auto prefetch = [&](const auto& places, int64_t i) {
+  const auto prefetch = [&](const auto& places, int64_t i, int64_t columns) {
     constexpr int64_t kLine = 64 / sizeof *places.p;
-    for (int64_t at = (i + kLine - 1) / kLine * kLine; at < i + 2 * kLanes; at += kLine) {
+    for (int64_t at = (i + kLine - 1) / kLine * kLine; at < i + columns; at += kLine) {
       for (int k = 0; k < count; ++k) __builtin_prefetch(places.at(2 * count + k) + at, 0, 2);
     }
   };
+  constexpr bool kWhole = Terms::kAddsWide && count > 1;
   int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    if constexpr (ask) (prefetch(in, i), ...);
-    Accumulator a = sums_at(i), b = sums_at(i + kLanes);
-    add_wide<count, first>(terms, a, b, i, in.from(i)...);
-    set(i, a);
-    set(i + kLanes, b);
+  if constexpr (kWhole) {
+    for (; i + kWide <= n; i += kWide) {
+      if constexpr (ask) (prefetch(in, i, kWide), ...);
+      Accumulator a = sums_at(i), b = sums_at(i + kLanes);
+      add_wide<count, first>(terms, a, b, i, in.from(i)...);
+      set(i, a);
+      set(i + kLanes, b);
+    }
   }
-  if (i + kLanes <= n) add(i, in.from(i)...), i += kLanes;
+  for (; i + kLanes <= n; i += kLanes) {
+    if constexpr (ask && !kWhole) (prefetch(in, i, kLanes), ...);
+    add(i, in.from(i)...);
+  }
   if (i == n) return;
   const auto add_together = [&](const auto&... rest) { add(i, rest.places()...); };
   add_together(LineParts<count, Elements>(in, i, n)...);
