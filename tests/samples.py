@@ -111,6 +111,29 @@ def with_ties(length: int, dtype: torch.dtype, rows: int) -> torch.Tensor:
     return x.to(dtype)
 
 
+def beside_middles(dtype: torch.dtype, rows: int) -> torch.Tensor:
+    """Rows of 64 halves whose first quotient is within a float32's last place of the middle between two of them.
+
+    Many are such that a product with the divisor's reciprocal in float32 lies on the other side.
+    """
+    digits = {torch.float16: 11, torch.bfloat16: 8}[dtype]
+    source = generator(str(dtype), rows)
+
+    def uniform(*shape):
+        return torch.rand(*shape, generator=source, dtype=torch.float64)
+
+    first = (1.75 + 0.25 * uniform(rows)).to(dtype)
+    middle = 2 - (2 * torch.floor(uniform(rows) * 2 ** (digits - 4)) + 1) * 2.0**-digits
+    sums = 64 * first.double() / (middle + (uniform(rows) - 0.5) * 2**-23)
+    most = ((0.4 + 0.8 * uniform(rows, 57)) * (sums / 64)[:, None]).to(dtype)
+    x = torch.cat([first[:, None], most, torch.zeros(rows, 6, dtype=dtype)], 1)
+    for i in range(58, 64):  # what is left of the sum, from its first digits on
+        rest = (sums - x.double().sum(1)).clamp(min=2.0**-60)
+        scale = torch.exp2(digits - 1 - torch.floor(torch.log2(rest)))
+        x[:, i] = (torch.floor(rest * scale) / scale).to(dtype)
+    return x
+
+
 class Guarded:
     """A strided view that lies inside poisoned memory, and the proof that only it was written."""
 

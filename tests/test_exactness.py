@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 import torch
 from exact import assert_exact, assert_exact_denominator, assert_same_bits, exact_divisor
-from samples import BITS, DTYPES, KINDS, decided_by_one, free_bytes, make_rows, with_ties
+from samples import BITS, DTYPES, KINDS, beside_middles, decided_by_one, free_bytes, make_rows, with_ties
 
 import l1norm
 
@@ -137,6 +137,36 @@ def test_ties_go_to_even(length, dtype, device):
     x = x.to(device)
     assert_exact(l1norm.l1_norm(x), x, rounded=True)
     columns = x.t().contiguous()
+    assert_exact(l1norm.l1_norm(columns, 0), columns, 0, rounded=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_quotients_that_are_subnormal_are_rounded_correctly(dtype, device):
+    x = torch.ldexp(make_rows("rand", 100, 200), torch.arange(-150, 50)).to(dtype)
+    x[:, -1] = 2.0**96
+    x = x.to(device)
+    assert ((l1norm.l1_norm(x) != 0) & (l1norm.l1_norm(x).abs() < torch.finfo(dtype).tiny)).any()
+    assert_exact(l1norm.l1_norm(x), x, rounded=True)
+    columns = x.t().contiguous()
+    assert_exact(l1norm.l1_norm(columns, 0), columns, 0, rounded=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_quotients_beside_the_middle_of_two_halves_are_rounded_correctly(dtype, device):
+    x = beside_middles(dtype, 4000)
+    mean = x.double().mean(1, keepdim=True)
+    # How far above the middle between two halves.
+    bits = {torch.float16: 42, torch.bfloat16: 45}[dtype]
+
+    def above(q):
+        return (q.double().view(torch.int64) & ((1 << bits) - 1)) - (1 << (bits - 1))
+
+    exact, product = above(x.double() / mean), above(x.float() * mean.reciprocal().float())
+    wrong = ((exact < 0) & (product > 0)) | ((exact > 0) & (product < 0))  # in float32
+    near = x[(wrong & (exact.abs() < 1 << 30)).any(1)].to(device)
+    assert len(near) > 100
+    assert_exact(l1norm.l1_norm(near), near, rounded=True)
+    columns = near.t().contiguous()
     assert_exact(l1norm.l1_norm(columns, 0), columns, 0, rounded=True)
 
 

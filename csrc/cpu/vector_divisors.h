@@ -44,14 +44,11 @@ L1NORM_INLINE bool divisors_of(Doubles sum, Doubles sum_low, Count count, double
   return are_in_range<Type>(hi, eps);
 }
 
-// The bits of a bfloat16 from which on products with a reciprocal are normal floats.
-L1NORM_INLINE uint32_t least_of_products(float reciprocal) { return (as<uint32_t>(0x1p-120f / reciprocal) >> 16) + 1u; }
-
 struct RowDivisor {
   double hi, lo, inverse;
   int shift;
   float first, second, reciprocal;
-  uint32_t least;  // as of floats, or a least_of_products()
+  uint32_t least;
 
   template <typename Type>
   static L1NORM_INLINE RowDivisor make(const Divisors& d, int64_t i) {
@@ -59,7 +56,6 @@ struct RowDivisor {
     RowDivisor r{m.hi, m.lo, 0.0, m.shift, 0.0f, 0.0f, 0.0f, 0};
     if constexpr (!kByFloats<Type>) r.inverse = d.inverse[i];
     if constexpr (!kOfDoubles<Type>) r.reciprocal = d.reciprocal[i];
-    if constexpr (std::is_same_v<Type, BFloat16Type>) r.least = least_of_products(r.reciprocal);
     if constexpr (kByFloats<Type>) {
       r.first = d.first[i];
       r.second = d.second[i];

@@ -107,45 +107,36 @@ struct Quotients {
   }
 
   // Neighbours as the halves of a word: either is a float with nothing behind it, without a permutation. A product is
-  // within two of its last places, so all round alike that are three or more from the middle of two results.
+  // within one and a half of its last places, subnormal ones too, so all are right that are three or more from the
+  // middle of two results.
   template <int vectors>
   L1NORM_INLINE bool block_of_pairs(int64_t i, const Element* x, Result<vectors>* q) const {
     using Words = UIntsOf<kWide>;
     using Halves = Result<vectors>;
-    constexpr uint32_t kOff = 3, kUpper = 0xffff0000u;
-    constexpr uint16_t kMagnitude = 0x7fff, kLeast = 0x0381, kInfinity = 0x7f80;  // kLeast: above 2^-120
+    constexpr uint32_t kOff = 2, kUpper = 0xffff0000u;
+    constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7f80;
     constexpr bool kOneNumber = std::is_same_v<Divisor, RowDivisor>;
-    Halves least = Halves{} - uint16_t{1}, nearest = least, most = {};
+    Halves nearest = Halves{} - uint16_t{1}, most = {};
     for (int k = 0; k < vectors / 4; ++k) {
-      const Halves v = load<Halves>(x + k * 2 * kWide);
+      const Words v = load<Words>(x + k * 2 * kWide);
       FloatsOf<kWide> even, odd;
       reciprocals(i + k * 2 * kWide, even, odd);
       const auto product = [&](Words half, FloatsOf<kWide> reciprocal) {
         return as<Words>(as<FloatsOf<kWide>>(half) * reciprocal) + (0x8000u + kOff);
       };
-      const Words a = product(as<Words>(v) << 16, even), b = product(as<Words>(v) & kUpper, odd);
+      const Words a = product(v << 16, even), b = product(v & kUpper, odd);
       q[k] = as<Halves>((a >> 16) | (b & kUpper));
-      const Halves off = as<Halves>((a & ~kUpper) | (b << 16)), size = v & kMagnitude;
+      const Halves off = as<Halves>((a & ~kUpper) | (b << 16));
       nearest = off < nearest ? off : nearest;
-      // Products are to be normal, but zeros, which rank above everything.
-      Halves of_nonzeros;
-      if constexpr (kOneNumber) {
-        of_nonzeros = size - uint16_t{1};
-      } else {
-        const Halves of_all = q[k] & kMagnitude;
-        of_nonzeros = of_all | as<Halves>(size == 0);
-        most = of_all > most ? of_all : most;
+      if constexpr (!kOneNumber) {
+        const Halves size = q[k] & kMagnitude;
+        most = size > most ? size : most;
       }
-      least = of_nonzeros < least ? of_nonzeros : least;
     }
-    const Halves unproven = below<Halves>(nearest, Halves{} + uint16_t{2 * kOff + 1});
-    if constexpr (kOneNumber) {
-      const bool divides = divisor.reciprocal == divisor.reciprocal;
-      return divides && !any(unproven | below<Halves>(least, Halves{} + static_cast<uint16_t>(divisor.least)));
-    } else {
-      // NaN: what cannot be divided by.
-      return !any(unproven | below<Halves>(least, Halves{} + kLeast) | below<Halves>(Halves{} + kInfinity, most));
-    }
+    const bool divides = !kOneNumber || divisor.reciprocal == divisor.reciprocal;
+    // A quotient that is NaN may be one by what cannot be divided by.
+    return divides &&
+           !any(below<Halves>(nearest, Halves{} + uint16_t{2 * kOff + 1}) | below<Halves>(Halves{} + kInfinity, most));
   }
 
   // Of columns from i on, every other one.
