@@ -58,28 +58,28 @@ L1NORM_INLINE bool normalize_few(const Places<float>& x, float* y, int64_t step,
 template <int lines, bool streaming>
 L1NORM_INLINE bool differentiate_few(const Places<float>& g, const Places<float>& x, float* y, int64_t step,
                                      const double* m, const double* h, Count count, double eps) {
+  Floats halves[2 * kWides][lines];
+  for (int half = 0; half < 2 * kWides; ++half) {
+    const int64_t i = half * kLanes;
+    Doubles of_g[lines], of_x[lines], products[lines];
+    for (int l = 0; l < lines; ++l) {
+      of_g[l] = to_doubles(load<Floats>(g.at(l) + i));
+      of_x[l] = to_doubles(load<Floats>(x.at(l) + i));
+      products[l] = of_g[l] * of_x[l];
+    }
+    // As make_sums() adds them up.
+    constexpr int kFirst = lines < 4 ? lines : 4;
+    Accumulator dot{Doubles{} + add_tree<kFirst>(products), Doubles{}};
+    if constexpr (lines > kFirst) dot.add(add_tree<lines - kFirst>(products + kFirst));
+    const PlainGradients d = plain_gradients<true>(dot.hi, dot.lo, load<Doubles>(m + i), from(h, i), count, eps);
+    if (any(d.through - d.through != 0.0)) return false;
+    for (int l = 0; l < lines; ++l) {
+      halves[half][l] = to_floats(of_g[l] * d.inverse - signed_as(of_x[l], d.through));
+    }
+  }
   FloatsOf<kWide> results[kWides][lines];
   for (int w = 0; w < kWides; ++w) {
-    Floats halves[2][lines];
-    for (int half = 0; half < 2; ++half) {
-      const int64_t i = w * kWide + half * kLanes;
-      Doubles of_g[lines], of_x[lines], products[lines];
-      for (int l = 0; l < lines; ++l) {
-        of_g[l] = to_doubles(load<Floats>(g.at(l) + i));
-        of_x[l] = to_doubles(load<Floats>(x.at(l) + i));
-        products[l] = of_g[l] * of_x[l];
-      }
-      // As make_sums() adds them up.
-      constexpr int kFirst = lines < 4 ? lines : 4;
-      Accumulator dot{Doubles{} + add_tree<kFirst>(products), Doubles{}};
-      if constexpr (lines > kFirst) dot.add(add_tree<lines - kFirst>(products + kFirst));
-      const PlainGradients d = plain_gradients<true>(dot.hi, dot.lo, load<Doubles>(m + i), from(h, i), count, eps);
-      if (any(d.through - d.through != 0.0)) return false;
-      for (int l = 0; l < lines; ++l) {
-        halves[half][l] = to_floats(of_g[l] * d.inverse - signed_as(of_x[l], d.through));
-      }
-    }
-    for (int l = 0; l < lines; ++l) results[w][l] = joined(halves[0][l], halves[1][l]);
+    for (int l = 0; l < lines; ++l) results[w][l] = joined(halves[2 * w][l], halves[2 * w + 1][l]);
   }
   store_few<lines, streaming>(y, step, results);
   return true;

@@ -25,8 +25,9 @@ template <typename Type, typename Divisor>
 struct Quotients {
   using Element = typename Type::Element;
   static constexpr bool kOfFloats = sizeof(Element) == sizeof(float);
+  static constexpr bool kOneNumber = std::is_same_v<Divisor, RowDivisor>;
   static constexpr bool kInPairs = std::is_same_v<Type, BFloat16Type>;
-  // Two vectors at a time make one where floats divide, and four of half types in pairs.
+  // Two vectors at a time make one where floats divide, and four of bfloat16, in pairs.
   template <int vectors>
   static constexpr int kWidth = kInPairs && vectors % 4 == 0                                    ? 4 * kLanes
                                 : (kByFloats<Type> || sizeof(Element) == 2) && vectors % 2 == 0 ? 2 * kLanes
@@ -115,7 +116,6 @@ struct Quotients {
     using Halves = Result<vectors>;
     constexpr uint32_t kOff = 2, kUpper = 0xffff0000u;
     constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7f80;
-    constexpr bool kOneNumber = std::is_same_v<Divisor, RowDivisor>;
     Halves nearest = Halves{} - uint16_t{1}, most = {};
     for (int k = 0; k < vectors / 4; ++k) {
       const Words v = load<Words>(x + k * 2 * kWide);
@@ -141,7 +141,7 @@ struct Quotients {
 
   // Of columns from i on, every other one.
   L1NORM_INLINE void reciprocals(int64_t i, FloatsOf<kWide>& even, FloatsOf<kWide>& odd) const {
-    if constexpr (std::is_same_v<Divisor, RowDivisor>) {
+    if constexpr (kOneNumber) {
       even = odd = FloatsOf<kWide>{} + divisor.reciprocal;
     } else {
       const FloatsOf<kWide> a = load<FloatsOf<kWide>>(divisor.reciprocal + i),
