@@ -170,9 +170,10 @@ def test_ranks_beyond_a_fixed_limit(device):
 
 
 # Shapes whose columns a CPU cuts in tiles that its caches hold, in long lines and, of values and of gradients, in short
-# ones, and that none holds; of several runs of columns; and of columns of a few elements, one page after the other.
-COLUMNS = [(300, 2300), (1100, 1030), (2100, 1072), (1030, 1072), (8200, 520), (2, 2100, 70), (3, 40, 700, 9),
-           (900, 3, 16), (70, 2, 1300)]  # fmt: skip
+# ones, and that none holds, in one tile and in two; of several runs of columns; and of columns of a few elements, one
+# page after the other.
+COLUMNS = [(300, 2300), (1100, 1030), (2100, 1072), (1030, 1072), (8200, 520), (2100, 4100), (2, 2100, 70),
+           (3, 40, 700, 9), (900, 3, 16), (70, 2, 1300)]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -65,10 +65,18 @@ void run_tiles(const Call& c, const Layout& layout, int64_t threads) {
       partials(tile, s)[k] = {source.sums().hi[k], source.sums().lo[k]};
     }
   });
+  torch::stable::parallel_for(0, layout.tiles * layout.rows, std::max<int64_t>(kGrain / segments, 1),
+                              [&](int64_t from, int64_t to) {
+                                for (int64_t i = from; i < to; ++i) {
+                                  Sum* const first = partials(i / layout.rows, 0) + i % layout.rows;
+                                  Sum sum;
+                                  for (int64_t s = 0; s < segments; ++s) sum = sum + first[s * layout.rows];
+                                  *first = sum;
+                                }
+                              });
   each_segment([&](Source& source, int64_t tile, int64_t s, int64_t begin, int64_t end) {
     for (int64_t k = 0; k < layout.rows_in(tile, c.geometry); ++k) {
-      Sum sum;
-      for (int64_t i = 0; i < segments; ++i) sum = sum + partials(tile, i)[k];
+      const Sum sum = partials(tile, 0)[k];
       source.sums().hi[k] = sum.hi;
       source.sums().lo[k] = sum.lo;
     }
@@ -89,13 +97,13 @@ void prepare_pages(const Call& c, const Layout& layout) {
   });
 }
 
-// 0 where nobody tells.
-int64_t last_cache_bytes() {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-  static const int64_t bytes = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
-  return bytes;
+Caches caches(int64_t threads) {
+#if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL3_CACHE_SIZE)
+  static const int64_t second = std::max<int64_t>(sysconf(_SC_LEVEL2_CACHE_SIZE), 0);
+  static const int64_t last = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
+  return {second, last / threads};
 #else
-  return 0;
+  return {0, 0};
 #endif
 }
 
@@ -108,7 +116,7 @@ void run_layout(const Call& c, const Layout& layout, int64_t threads) {
 template <typename Direction>
 void run_parts(const Call& c, int64_t part) {
   const int64_t threads = torch::stable::get_num_threads();
-  run_layout<Direction>(c, make_layout(c, part, threads, last_cache_bytes() / threads), threads);
+  run_layout<Direction>(c, make_layout(c, part, threads, caches(threads)), threads);
 }
 
 template <typename Direction>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "../call.h"
 #include "kernels.h"
@@ -96,6 +97,7 @@ constexpr int64_t Offsets::* kOperands[] = {&Offsets::input, &Offsets::grad, &Of
 // memory.
 struct Layout {
   static constexpr int64_t kMostRows = 1024;
+  static constexpr int64_t kLeastWidest = 2048, kWidest = 8192;  // rows of tiles that are read from memory twice
   static constexpr int64_t kFewLines = 16;  // that repay a column's numbers being made anew, and are near each other
 
   bool by_columns;  // vectors lie across rows, not along them
@@ -166,11 +168,16 @@ constexpr int64_t short_line(int64_t size, bool backward) {
   return backward ? 9 : 23;
 }
 
-// cached: bytes of the last cache that each thread has to itself.
-inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t cached) {
+// Bytes of a processor's own second cache and of each thread's part of the last one; 0 where nobody tells.
+struct Caches {
+  int64_t second, last;
+};
+
+inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Caches& caches) {
   constexpr int64_t kLineBytes = 64;            // of the cache
   constexpr int64_t kTileOfColumns = 2 << 20;   // where most of a tile is still in the caches when it is read again
   constexpr int64_t kMostCached = 4 << 20;      // where enough of it is
+  constexpr int64_t kLargeCache = 1 << 20;      // a second one; what others share cannot be relied on
   constexpr int64_t kLongLine = 512;            // that memory delivers as fast as longer ones
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
   constexpr int64_t kChunkBytes = 64 << 10;
@@ -180,10 +187,11 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   constexpr int64_t kMostLines = 256;        // such rows of a tile
   constexpr int64_t kLeastGroup = 8;         // columns of a line where a tile has groups of them
   constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
-  constexpr int64_t kLeastRows = 128, kWideRows = 512;  // lines of fewer waste what memory and its prefetching deliver
-  constexpr int64_t kFolded = 192, kLeastFolded = 16;   // columns in a line of narrow tiles, about
-  constexpr int64_t kFoldedLines = 32;                  // of a tile, or more
-  constexpr int64_t kTurnsBytes = 256 << 10;            // of a run that stays in the second cache, or nearly so
+  constexpr int64_t kLeastRows = 128;        // lines of fewer waste what memory and its prefetching deliver
+  constexpr int64_t kWideRows = 512, kWideBytes = 2 << 10;  // of lines as fast as longer ones, whichever is more
+  constexpr int64_t kFolded = 192, kLeastFolded = 16;       // columns in a line of narrow tiles, about
+  constexpr int64_t kFoldedLines = 32;                      // of a tile, or more
+  constexpr int64_t kTurnsBytes = 256 << 10;                // of a run that stays in the second cache, or nearly so
 
   const Geometry& g = c.geometry;
   const Inner k(g.rows), l(g.row);
@@ -242,22 +250,32 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, int64_t 
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines. Lines that follow each
   // other make a long one. Short ones repay that tiles stay where no two tiles write to a line of the cache (4096 x
-  // 16384 float32: 0.89 of a copy's speed in lines of 128, 0.58 in lines of 1024; 16385 columns: 0.57, 0.60).
-  const int64_t wide = each_used(packed) ? std::min(k.size, kWideRows) : kWideRows;
-  const bool stays = wide * row_bytes <= kMostCached;
+  // 16384 float32: 0.89 of a copy's speed in lines of 128, 0.58 in lines of 1024; 16385 columns: 0.57, 0.60), but not
+  // where the second cache is small (512 KB: 0.28 in lines of 128, 0.43 of 1024, 0.52 of 8192).
+  const int64_t wide_rows = std::max(kWideRows, kWideBytes / size);
+  const int64_t wide = each_used(packed) ? std::min(k.size, wide_rows) : wide_rows;
+  const bool large = caches.second >= kLargeCache;
+  const bool stays = wide * row_bytes <= (large ? kMostCached : kMostCached / 2);
   int64_t most = Layout::kMostRows;
   // Short lines do not repay where a tile of all columns is one run of memory, nor for gradients, whose tiles are twice
   // as large (two threads of an EPYC with 1 MB of L2 cache, all columns and 128: 32 x 4096 x 512 float32 over its
   // middle 78 ms and 110, with out= 23 and 28, its gradient 116 and 155; 4096 x 1024 1.7 and 3.1; gradients of 4096 x
   // 16384 in lines of 1024 102 and 126).
-  const bool is_run = each_used(packed) && k.size <= Layout::kMostRows, cuts_repay = !backward && !is_run;
+  const bool is_run = each_used(packed) && k.size <= Layout::kMostRows;
+  const bool cuts_repay = !backward && !is_run && large;
   if (stays || (cuts_repay && kLeastRows * row_bytes <= kTileOfColumns && each_used(in_lines))) {
     most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, stays ? wide : kLeastRows, most);
     most = std::min(most, std::max((rows / (4 * threads) + kLeastRows - 1) / kLeastRows, int64_t{1}) * kLeastRows);
-  } else if (cuts_repay && cached >= 2 * kMostCached && kLongLine * row_bytes <= kMostCached * size &&
+  } else if (cuts_repay && caches.last >= 2 * kMostCached && kLongLine * row_bytes <= kMostCached * size &&
              each_used(in_lines) && rows * size >= 8 * threads * kLongLine) {
     // 8192 x 8192 float32: 16 ms, in lines of all columns 21; 5000 x 13312: 15.5, 21.
     most = kLongLine / size;
+  } else if (each_used(unit)) {
+    // Of the longest lines, as many as threads share evenly.
+    const int64_t share = threads / std::gcd(rows / k.size, threads);
+    const int64_t least = (k.size + Layout::kWidest - 1) / Layout::kWidest;
+    const int64_t cuts = (least + share - 1) / share * share;
+    most = std::clamp((k.size + cuts - 1) / cuts, Layout::kLeastWidest, Layout::kWidest);
   }
   // Runs of the two innermost loops, of tiles that hold several.
   const bool grouped =
