@@ -96,9 +96,9 @@ struct Operators {
     const Settings s = with_settings ? pop_settings(stack + 1) : Settings{};
     const View in(input.get());
     Owned output;
-    if (is_plain(in, s)) {
+    if (const auto reduced = short_dims(in, s)) {
       output = empty_like(in, *in.dtype);
-      call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, view_of_new(output, in, *in.dtype), true);
+      call(in, *reduced, s.reduction, s.eps, view_of_new(output, in, *in.dtype), true);
     } else {
       output = undefined();
     }
@@ -110,8 +110,8 @@ struct Operators {
     const Owned input = pop(stack[0]);
     const Settings s = with_settings ? pop_settings(stack + 1) : Settings{};
     const View in(input.get());
-    Pair pair = is_plain(in, s) ? make_pair(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, *in.dtype)
-                                : Pair{undefined(), undefined()};
+    const auto reduced = short_dims(in, s);
+    Pair pair = reduced ? make_pair(in, *reduced, s.reduction, s.eps, *in.dtype) : Pair{undefined(), undefined()};
     stack[0] = boxing::from(pair.output.release());
     stack[1] = boxing::from(pair.denominator.release());
   }
@@ -121,9 +121,10 @@ struct Operators {
     const Owned input = pop(stack[0]), out = pop(stack[1]);
     const Settings s = with_settings ? pop_settings(stack + 2) : Settings{};
     const View in(input.get()), o(out.get());
-    const bool plain = is_plain(in, s) && o.dtype == in.dtype && o.same_device(in) && o.sizes.equals(in.sizes) &&
+    const auto reduced = short_dims(in, s);
+    const bool plain = reduced && o.dtype == in.dtype && o.same_device(in) && o.sizes.equals(in.sizes) &&
                        in.contiguous && o.contiguous && !overlap_partly(in, o);
-    if (plain) call(in, reduced_dims(s.dim, in.rank()), s.reduction, s.eps, o, false);
+    if (plain) call(in, *reduced, s.reduction, s.eps, o, false);
     stack[0] = boxing::from(plain);
   }
 
@@ -191,11 +192,9 @@ struct BackwardOperators {
     const Settings s = with_settings ? pop_settings(stack + 3) : Settings{};
     const View grad(grad_output.get()), in(input.get()), d(denominator.get());
     Owned output;
-    if (is_plain(in, s) && is_gradient(grad, in)) {
-      const Mask reduced = reduced_dims(s.dim, in.rank());
-      if (is_denominator(d, in, reduced, *in.dtype)) {
-        output = call(in, grad, reduced, s.reduction, s.eps, d, nullptr);
-      }
+    const auto reduced = short_dims(in, s);
+    if (reduced && is_gradient(grad, in) && is_denominator(d, in, *reduced, *in.dtype)) {
+      output = call(in, grad, *reduced, s.reduction, s.eps, d, nullptr);
     }
     stack[0] = boxing::from((output ? std::move(output) : undefined()).release());
   }

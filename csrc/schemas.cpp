@@ -65,19 +65,19 @@ STABLE_TORCH_LIBRARY(l1norm, m) {
       "float eps=0.0, *, Tensor? grad_denominator=None) -> Tensor");
   // The short way of an eager call (l1norm/_eager.py), which has no kernel at the Autograd key: where a derivative is
   // asked for, the caller sees to it. They decline, by undefined tensors or False, what the operators above must see
-  // to. Some take no settings: an argument costs PyTorch 0.04 us where it is left to its default and 0.15 us where it
-  // is given.
+  // to. dims: one dimension, or a number for several (short_dims() in tensors.h). Some take no settings: an argument
+  // costs PyTorch 0.04 us where it is left to its default and 0.15 us where it is given.
   m.def("_l1_norm(Tensor input) -> Tensor");
   m.def("_l1_norm.out(Tensor input, Tensor(a!) out) -> bool");
-  m.def("_l1_norm.settings(Tensor input, int dim, int reduction, float eps) -> Tensor");
-  m.def("_l1_norm.settings_out(Tensor input, Tensor(a!) out, int dim, int reduction, float eps) -> bool");
+  m.def("_l1_norm.settings(Tensor input, int dims, int reduction, float eps) -> Tensor");
+  m.def("_l1_norm.settings_out(Tensor input, Tensor(a!) out, int dims, int reduction, float eps) -> bool");
   m.def("_l1_norm.with_denominator(Tensor input) -> (Tensor output, Tensor denominator)");
   m.def(
-      "_l1_norm.settings_with_denominator(Tensor input, int dim, int reduction, float eps) -> "
+      "_l1_norm.settings_with_denominator(Tensor input, int dims, int reduction, float eps) -> "
       "(Tensor output, Tensor denominator)");
   m.def("_l1_norm_backward(Tensor grad_output, Tensor input, Tensor denominator) -> Tensor");
   m.def(
-      "_l1_norm_backward.settings(Tensor grad_output, Tensor input, Tensor denominator, int dim, int reduction, "
+      "_l1_norm_backward.settings(Tensor grad_output, Tensor input, Tensor denominator, int dims, int reduction, "
       "float eps) -> Tensor");
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "call.h"
@@ -234,7 +235,7 @@ inline Owned undefined() {
 }
 
 struct Settings {
-  int64_t dim = 1;
+  int64_t dims = 1;
   int64_t reduction = static_cast<int64_t>(Reduction::kMean);
   double eps = 0.0;
 };
@@ -243,11 +244,29 @@ inline Settings pop_settings(const StableIValue* stack) {
   return {boxing::to<int64_t>(stack[0]), boxing::to<int64_t>(stack[1]), boxing::to<double>(stack[2])};
 }
 
-// Whether the short way takes them.
-inline bool is_plain(const View& input, const Settings& s) {
+// The dimensions that the short way's settings name: one, by its number; all, by kAllDims; or several, by a bit of each
+// from kSetOfDims on, of kLeastOfSet first. None where they, or the input, are not for the short way.
+inline std::optional<Mask> short_dims(const View& input, const Settings& s) {
+  constexpr int64_t kAllDims = 64, kSetOfDims = 128, kLeastOfSet = -16;
   const int64_t rank = input.rank();
-  return input.dtype && rank <= 64 && -rank <= s.dim && s.dim < rank && (s.reduction == 1 || s.reduction == 2) &&
-         s.eps >= 0.0;
+  if (!input.dtype || rank < 1 || rank > 64 || (s.reduction != 1 && s.reduction != 2) || !(s.eps >= 0.0)) return {};
+  Mask reduced{};
+  if (s.dims == kAllDims) {
+    reduced.fill(true);
+    return reduced;
+  }
+  const auto add = [&](int64_t d) {
+    if (d < -rank || rank <= d) return false;
+    bool& seen = reduced[static_cast<size_t>(d < 0 ? d + rank : d)];
+    return !std::exchange(seen, true);
+  };
+  if (s.dims < kAllDims) return add(s.dims) ? std::optional(reduced) : std::nullopt;
+  if (s.dims < kSetOfDims) return {};
+  int64_t d = kLeastOfSet;
+  for (int64_t bits = s.dims / kSetOfDims; bits != 0; bits >>= 1, ++d) {
+    if (bits % 2 == 1 && !add(d)) return {};
+  }
+  return reduced;
 }
 
 // All of a call but its denominators, of which it takes the strides: null where there are none. grad: null in a forward

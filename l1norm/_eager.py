@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import (
     _are_functorch_transforms_active,
-    _FunctionBase,
     _increment_version,
     _is_tracing,
     _len_torch_function_stack,
@@ -23,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 
 from l1norm._arguments import REDUCTIONS, Dim
-from l1norm._operators.autograd import L1NormFunction, gradient
+from l1norm._operators.autograd import L1NormFunction, gradient, lean_apply
 
 Settings = tuple[int, int, float]
 
@@ -39,6 +38,35 @@ _into_with = torch.ops.l1norm._l1_norm.settings_out._op
 
 
 _USUAL: Settings = (1, REDUCTIONS["mean"], 0.0)
+
+# A number for several dimensions, which costs an operator less than a list; short_dims() in csrc/tensors.h reads it.
+_ALL_DIMS, _SET_OF_DIMS = 64, 128
+_OF_SETS = range(-16, 16)
+
+
+def _number_of(dims: Dim) -> int | None:
+    """A number for dimensions that are not an int; None where there is none."""
+    if dims is None:
+        return _ALL_DIMS
+    kind = type(dims)
+    if kind is not tuple and kind is not list:
+        return None
+    number = 0
+    for dim in dims:  # type: ignore[union-attr]
+        if type(dim) is not int or dim not in _OF_SETS:
+            return None
+        bit = _SET_OF_DIMS << (dim + 16)
+        if number & bit:
+            return None
+        number |= bit
+    return number or _ALL_DIMS
+
+
+def _dims_of(number: int) -> list[int]:
+    """What it stands for, as the public operators take it."""
+    if number < _ALL_DIMS:
+        return [number]
+    return [dim for dim in _OF_SETS if number & _SET_OF_DIMS << (dim + 16)]
 
 
 def _backward(ctx: Any, grad_output: Tensor | None, settings: Settings | None = None) -> Tensor | None:
@@ -60,11 +88,12 @@ def _backward(ctx: Any, grad_output: Tensor | None, settings: Settings | None = 
             grad = _gradient_with(grad_output, input, m, *settings)
         if grad is not None:
             return grad
-    dim, reduction, eps = settings or _USUAL
+    number, reduction, eps = settings or _USUAL
+    dims = _dims_of(number)
     if is_grad_enabled():
         # A second derivative goes through the divisor as well, which is a constant here.
-        m = L1NormFunction.apply(input, [dim], reduction, eps, None)[1]  # type: ignore[no-untyped-call]
-    return gradient(grad_output, input, m, None, [dim], reduction, eps)
+        m = L1NormFunction.apply(input, dims, reduction, eps, None)[1]  # type: ignore[no-untyped-call]
+    return gradient(grad_output, input, m, None, dims, reduction, eps)
 
 
 class L1NormShortFunction(torch.autograd.Function):
@@ -105,21 +134,25 @@ class L1NormShortFunctionWithSettings(torch.autograd.Function):
 
 
 def _lean(function: type[torch.autograd.Function]) -> Callable[..., Tensor | None]:
-    """``function.apply`` without what PyTorch wraps around a call in Python: 1 us forward, 0.4 us backward."""
-    # Function.apply looks for a setup_context and for transforms; a node's apply for the function's backward.
+    """``function.apply`` without what PyTorch wraps around a call in Python, backward too: 0.4 us."""
+    # A node's apply looks for the function's backward.
     node = getattr(function, "_backward_cls", None)
     if node is not None:
         node.apply = function.backward
-    lean: Callable[..., Tensor | None] = _FunctionBase.__dict__["apply"].__get__(None, function)
-    return lean
+    return lean_apply(function)
 
 
 _differentiable = _lean(L1NormShortFunction)
 _differentiable_with = _lean(L1NormShortFunctionWithSettings)
 
 
-def short_way(input: Tensor, out: Tensor | None, dim: Dim, reduction: str, eps: float) -> Tensor | None:
-    """``out``, or a new tensor where that is None; None, and nothing done, where the call must go the full way."""
+def short_way(
+    input: Tensor, out: Tensor | None, dim: Dim, reduction: str, eps: float, pair: bool = False
+) -> Tensor | tuple[Tensor, Tensor] | None:
+    """``out``, or a new tensor where that is None, with ``pair`` and no ``out`` the divisor too.
+
+    None, and nothing done, where the call must go the full way.
+    """
     kind = type(input)
     if (
         is_dynamo_compiling()
@@ -127,20 +160,30 @@ def short_way(input: Tensor, out: Tensor | None, dim: Dim, reduction: str, eps: 
         or forward_ad._current_level >= 0
         or _len_torch_function_stack() > 0
         or _is_tracing()
-        or type(dim) is not int
         or type(reduction) is not str
         or type(eps) is not float
     ):
         return None
-    usual = dim == 1 and reduction == "mean" and eps == 0.0
-    if not usual and not -64 <= dim < 64:  # what any rank allows, and an operator takes
-        return None
+    if type(dim) is not int:
+        number = _number_of(dim)
+        if number is None:
+            return None
+        dim = number
+        usual = False
+    else:
+        usual = dim == 1 and reduction == "mean" and eps == 0.0
+        if not usual and not -64 <= dim < 64:  # what any rank allows, and an operator takes
+            return None
     if input.requires_grad and is_grad_enabled():
-        if out is not None or _are_functorch_transforms_active():
+        if out is not None or pair or _are_functorch_transforms_active():
             return None
         if usual:
             return _differentiable(input)
         return _differentiable_with(input, (dim, REDUCTIONS.get(reduction, 0), eps))
+    if pair:
+        result: Tensor | None
+        result, m = _pair(input) if usual else _pair_with(input, dim, REDUCTIONS.get(reduction, 0), eps)
+        return None if result is None else (result, m)
     if out is None:
         new: Tensor | None = _new(input) if usual else _new_with(input, dim, REDUCTIONS.get(reduction, 0), eps)
         return new

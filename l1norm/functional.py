@@ -107,8 +107,9 @@ def l1_norm(
                 [ 0.,  0.]]), tensor([[1.]]))
 
     """
-    if dtype is None and return_denominator is False:  # otherwise, and for every error, the full way
-        done = short_way(input, out, dim, reduction, eps)
+    # Otherwise, and for every error, the full way.
+    if dtype is None and (return_denominator is False or (return_denominator is True and out is None)):
+        done = short_way(input, out, dim, reduction, eps, return_denominator)
         if done is not None:
             return done
     result = result_dtype(input, dtype)

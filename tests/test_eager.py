@@ -38,7 +38,7 @@ def test_usual_calls_go_the_short_way(dtype, device, short):
     assert short == [True] * 7
 
 
-@pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1, 2])
+@pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1, 2, (1,), (0, 2), [-1, 0], (1, -3, 2), None, ()], ids=str)
 @pytest.mark.parametrize(("word", "reduction"), [("mean", MEAN), ("sum", SUM)])
 @pytest.mark.parametrize("eps", [0.0, 0.75, float("inf")])
 def test_settings_arrive(dim, word, reduction, eps, device, short):
@@ -268,6 +268,13 @@ def test_negated_views(device, short):
         ({"dim": 1 << 70}, IndexError),
         ({"dim": True}, TypeError),
         ({"dim": 1.0}, TypeError),
+        ({"dim": (0, 2)}, IndexError),
+        ({"dim": (0, -3)}, IndexError),
+        ({"dim": (0, 1 << 70)}, IndexError),
+        ({"dim": (1, -1)}, ValueError),
+        ({"dim": [0, 0]}, ValueError),
+        ({"dim": (0, True)}, TypeError),
+        ({"dim": {0, 1}}, TypeError),
         ({"reduction": "max"}, ValueError),
         ({"reduction": ["mean"]}, ValueError),
         ({"eps": -1.0}, ValueError),
@@ -309,11 +316,37 @@ def test_bad_inputs_reach_the_checks(input, short):
     assert went_full(short)
 
 
-def test_a_dtype_or_a_denominator_goes_the_full_way(device, short):
+def test_a_dtype_goes_the_full_way(device, short):
     x = make_rows("randn", 3, 8, device=device)
     assert l1norm.l1_norm(x, dtype=torch.float64).dtype is torch.float64
-    assert len(l1norm.l1_norm(x, return_denominator=True)) == 2
     assert short == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_denominators_go_the_short_way(dtype, device, short):
+    x = make_rows("randn", 3, 5, 7, dtype=dtype, device=device)
+    for dim, word, reduction, eps in ((1, "mean", MEAN, 0.0), (-1, "sum", SUM, 0.75)):
+        expected = torch.ops.l1norm.l1_norm_with_denominator(x, [dim], reduction, eps)
+        pair = l1norm.l1_norm(x, dim, word, eps, return_denominator=True)
+        assert type(pair) is tuple
+        for tensor, other in zip(pair, expected, strict=True):
+            assert_same_bits(tensor, other)
+    assert short == [True] * 2
+
+
+def test_denominators_go_the_full_way_where_somebody_follows(device, short):
+    x, out = make_rows("randn", 3, 8, device=device), torch.zeros(3, 8, device=device)
+    expected = torch.ops.l1norm.l1_norm_with_denominator(x)
+    with Operators() as mode:
+        followed = l1norm.l1_norm(x, return_denominator=True)
+    assert mode.seen == [torch.ops.l1norm.l1_norm_with_denominator.default]
+    y, m = l1norm.l1_norm(x.clone().requires_grad_(), return_denominator=True)
+    assert y.requires_grad
+    assert m.requires_grad
+    for pair in (followed, (y.detach(), m.detach()), l1norm.l1_norm(x, out=out, return_denominator=True)):
+        for tensor, other in zip(pair, expected, strict=True):
+            assert_same_bits(tensor, other)
+    assert went_full(short)
 
 
 def test_complex_input_goes_by_the_formula(device, short):

@@ -48,7 +48,7 @@ def test_usual_calls_go_the_short_way(dtype, device, short):
             assert short == [True, True]
 
 
-@pytest.mark.parametrize("dim", [-3, -1, 0, 1, 2])
+@pytest.mark.parametrize("dim", [-3, -1, 0, 1, 2, (1,), (0, 2), [-1, 0], (1, -3, 2), None, ()], ids=str)
 @pytest.mark.parametrize(("word", "reduction"), [("mean", MEAN), ("sum", SUM)])
 @pytest.mark.parametrize("eps", [0.0, 0.75, float("inf")])
 def test_settings_arrive(dim, word, reduction, eps, device, short):
@@ -290,7 +290,16 @@ def test_what_the_operators_decline(device):
     _, m = pair(x)
     assert_same_bits(back(g, x, m), OPS.l1_norm_backward(g, x, m))
     assert_same_bits(back(g, x, torch.stack([m, m], 1).view(8, 1)[::2]), OPS.l1_norm_backward(g, x, m))
-    for settings in ((2, 1, 0.0), (-3, 1, 0.0), (1, 0, 0.0), (1, 3, 0.0), (1, 1, -1.0), (1, 1, float("nan"))):
+    sets = [128 << 16 + 2, 128 << 16 - 3, (128 << 16 + 1) + (128 << 16 - 1), 128 << 40, 65, 127]
+    for settings in (
+        *((dims, 1, 0.0) for dims in sets),
+        (2, 1, 0.0),
+        (-3, 1, 0.0),
+        (1, 0, 0.0),
+        (1, 3, 0.0),
+        (1, 1, -1.0),
+        (1, 1, float("nan")),
+    ):
         assert pair_with(x, *settings) == (None, None)
         assert back_with(g, x, m, *settings) is None
     for other in (x.long(), x.to(torch.complex64), x.to("meta"), x.to_sparse(), torch._neg_view(x), x[0, 0], x[0]):

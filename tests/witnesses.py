@@ -45,7 +45,7 @@ class Subclass(torch.Tensor):
 
 def expected_of(x, *settings):
     """By the public operator, which the short way goes past."""
-    return torch.ops.l1norm.l1_norm(x.detach(), *settings)
+    return full_way(x.detach(), *settings)
 
 
 def formula(x, dim=1, reduction="mean", eps=0.0):
@@ -62,4 +62,4 @@ def doubles(*shape, device, seed=0):
 
 def full_way(x, dim=1, reduction=1, eps=0.0):
     """By the public operator, recorded for derivatives."""
-    return torch.ops.l1norm.l1_norm(x, dim, reduction, eps)
+    return torch.ops.l1norm.l1_norm(x, () if dim is None else dim, reduction, eps)
