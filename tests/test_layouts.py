@@ -206,7 +206,7 @@ def test_columns_that_the_last_cache_of_a_cpu_holds(shape, dtype):
     assert_same_bits(l1norm.l1_norm_(x, 0), y)
 
 
-@pytest.mark.parametrize("inner", [16, 48, 80])
+@pytest.mark.parametrize("inner", [16, 48, 80, 130, 147])
 @pytest.mark.parametrize("lines", range(1, 10))
 def test_columns_of_few_elements_whatever_some_hold(lines, inner, device):
     """A vector of columns at a time."""
@@ -216,17 +216,22 @@ def test_columns_of_few_elements_whatever_some_hold(lines, inner, device):
     x[3, -1, 5] = torch.nan
     x[4] *= 1e-39
     x[5] *= 1e38
-    x[6] *= 2.0**-97
-    x[6, 0] *= 2.0**-26  # whose quotients' remainders a float has no room for
-    x[7] *= 2.0 ** torch.arange(-40, 40, 5, device=device).repeat(inner // 16)
+    x[6] *= 2.0**-94
+    x[6, 0] *= 2.0**-29  # whose quotients' remainders a float has no room for
+    x[7] *= 2.0 ** torch.arange(-40, 40, 5, device=device).repeat(inner // 16 + 1)[:inner]
     if lines > 2:  # a mean beside the middle between two floats, for an element that a double's sum has no room for
         x[9] = 0
         x[9, :3] = torch.tensor([lines, lines * 2.0**-24, 2.0**-70], device=device).view(3, 1)
-    for eps in (0.0, 0.5):
+    beside = 1 + 2.0**-23
+    if lines == 2:  # the same, of two floats whose sum is none
+        x[9] = torch.tensor([1, 2.0**-24 + 2.0**-47], device=device).view(2, 1)
+        beside = 0.5 + 2.0**-24
+    # The last one is more than that mean, but less than the float that it is rounded to.
+    for eps in (0.0, 0.5, 0.5 + 2.0**-25 + 2.0**-47):
         y, m = l1norm.l1_norm(x, 1, eps=eps, return_denominator=True)
         assert_exact(y, x, 1, eps=eps, rounded=True)
         assert_exact_denominator(m, x, 1, eps=eps)
-        assert lines < 3 or bool((m[9] == 1 + 2.0**-23).all())
+        assert lines < 2 or bool((m[9] == beside).all())
         assert_same_bits(l1norm.l1_norm(x, 1, eps=eps), y)
         z = x.clone()
         l1norm.l1_norm_(z, 1, eps=eps)

@@ -110,8 +110,9 @@ struct SummedColumns : Divisors {
 };
 
 // The bits of the least element that those divide: from it on remainders lose nothing and quotients are normal.
-L1NORM_INLINE UInts least_of_floats(Floats first) {
-  return as<UInts>((first > 0x1p24f ? first : Floats{} + 0x1p24f) * 0x1p-125f);
+template <typename Vector>
+L1NORM_INLINE auto least_of_floats(Vector first) {
+  return as<UIntsOf<sizeof first / sizeof(float)>>((first > 0x1p24f ? first : Vector{} + 0x1p24f) * 0x1p-125f);
 }
 
 // What vectors divide by, of divisors that they can divide by.

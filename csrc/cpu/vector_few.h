@@ -14,11 +14,11 @@ L1NORM_INLINE void store_few(float* y, int64_t step, const FloatsOf<kWide> (&res
   }
 }
 
-// The quotients of kWide columns. False where floats do not prove all, or where sums and divisors need more than a few
-// operations.
+// The sums of kWide columns, and what floats divide by, as hi + lo. False where they cannot, or where that takes more
+// than a few operations.
 template <typename Type, int lines>
-L1NORM_INLINE bool divide_few(const Places<float>& x, Sums sums, Count count, double eps, FloatsOf<kWide>* results) {
-  using Wide = FloatsOf<kWide>;
+L1NORM_INLINE bool divisors_of_few(const Places<float>& x, Sums sums, Count count, double eps, FloatsOf<kWide>& hi,
+                                   FloatsOf<kWide>& lo) {
   Floats first[2], second[2];
   UInts small{};
   bool usable = true;
@@ -34,8 +34,47 @@ L1NORM_INLINE bool divide_few(const Places<float>& x, Sums sums, Count count, do
     second[h] = to_floats(m - to_doubles(first[h]));
     small |= below(least, least_of_floats(first[h]) - 1u);
   }
-  if (!usable || any(small)) return false;
-  const Wide hi = joined(first[0], first[1]), lo = joined(second[0], second[1]), reciprocal = 1.0f / hi;
+  hi = joined(first[0], first[1]);
+  lo = joined(second[0], second[1]);
+  return usable && !any(small);
+}
+
+// Of two lines: two floats are exactly their sum, and half of it (Knuth, The Art of Computer Programming, volume 2,
+// section 4.2.2).
+template <typename Type>
+L1NORM_INLINE bool divisors_of_two(const Places<float>& x, Sums sums, Count count, double eps, FloatsOf<kWide>& hi,
+                                   FloatsOf<kWide>& lo) {
+  using Wide = FloatsOf<kWide>;
+  using Bits = UIntsOf<kWide>;
+  const Bits a_bits = as<Bits>(load<Wide>(x.at(0))) & 0x7fffffff, b_bits = as<Bits>(load<Wide>(x.at(1))) & 0x7fffffff;
+  const Wide a = as<Wide>(a_bits), b = as<Wide>(b_bits), sum = a + b, of_b = sum - a;
+  const Wide rest = (a - (sum - of_b)) + (b - of_b);
+  for (int h = 0; h < 2; ++h) {  // a double rounds to the float that both together do
+    const Doubles s = to_doubles(h == 0 ? lower_half(sum) : upper_half(sum));
+    store(sums.hi + h * kLanes, s + to_doubles(h == 0 ? lower_half(rest) : upper_half(rest)));
+    store(sums.lo + h * kLanes, Doubles{});
+  }
+  const float scale = static_cast<float>(count.reciprocal);  // 1 or 1/2
+  hi = sum * scale;
+  lo = rest * scale;
+  // A divisor that rounds to more than eps does is more than eps.
+  const float least = static_cast<float>(eps > Range<Type>::kLeast ? eps : Range<Type>::kLeast);
+  const Bits below_a = a_bits - 1u, below_b = b_bits - 1u;
+  const auto unfit = ~((hi > least) & (hi < static_cast<float>(Range<Type>::kMost)));
+  return !any(as<Bits>(unfit) | below(below_a < below_b ? below_a : below_b, least_of_floats(hi) - 1u));
+}
+
+// The quotients of kWide columns. False where floats do not prove all, or where divisors need more.
+template <typename Type, int lines>
+L1NORM_INLINE bool divide_few(const Places<float>& x, Sums sums, Count count, double eps, FloatsOf<kWide>* results) {
+  using Wide = FloatsOf<kWide>;
+  Wide hi, lo;
+  if constexpr (lines == 2) {
+    if (!divisors_of_two<Type>(x, sums, count, eps, hi, lo)) return false;
+  } else if (!divisors_of_few<Type, lines>(x, sums, count, eps, hi, lo)) {
+    return false;
+  }
+  const Wide reciprocal = 1.0f / hi;
   UIntsOf<kWide> unproven{};
   for (int l = 0; l < lines; ++l) {
     results[l] = quotient_of_floats(load<Wide>(x.at(l)), reciprocal, hi, lo, unproven);

@@ -126,11 +126,11 @@ struct OfColumns {
         return normalize_few<Type, lines, streams>(group<Element>(x, g).from(i), group<Element>(y, g) + i, y.step,
                                                    sums.from(g * e.n + i), count, eps);
       };
-      const auto rest = [&](int64_t g, int64_t i) {
-        normalize_parts({group<Element>(x, g).p + i, x.step, 0}, {group<Element>(y, g) + i, y.step, 0},
-                        {1, e.lines, kFewAtOnce}, sums.from(g * e.n + i), count, eps, streaming);
+      const auto rest = [&](int64_t g, int64_t i, int64_t n) {
+        normalize_parts({group<Element>(x, g).p + i, x.step, 0}, {group<Element>(y, g) + i, y.step, 0}, {1, e.lines, n},
+                        sums.from(g * e.n + i), count, eps, streaming);
       };
-      if (e.n % kFewAtOnce == 0 && each_few<2>(x, y, e, streaming, few, rest)) return;
+      if (repays_few(e.n) && each_few<2>(x, y, e, streaming, few, rest)) return;
     }
     normalize_parts(x, y, e, sums, count, eps, streaming);
   }
@@ -168,12 +168,12 @@ struct OfColumns {
                                                  group<Element>(y, k) + i, y.step, m + k * e.n + i,
                                                  from(h, k * e.n + i), count, eps);
       };
-      const auto rest = [&](int64_t k, int64_t i) {
+      const auto rest = [&](int64_t k, int64_t i, int64_t n) {
         differentiate_parts({group<Element>(g, k).p + i, g.step, 0}, {group<Element>(x, k).p + i, x.step, 0},
-                            {group<Element>(y, k) + i, y.step, 0}, {1, e.lines, kFewAtOnce}, scales, m + k * e.n + i,
+                            {group<Element>(y, k) + i, y.step, 0}, {1, e.lines, n}, scales, m + k * e.n + i,
                             from(h, k * e.n + i), count, eps, streaming);
       };
-      if (e.n % kFewAtOnce == 0 && each_few<1>(x, y, e, streaming, few, rest)) return;
+      if (repays_few(e.n) && each_few<1>(x, y, e, streaming, few, rest)) return;
     }
     differentiate_parts(g, x, y, e, scales, m, h, count, eps, streaming);
   }
@@ -213,8 +213,11 @@ struct OfColumns {
   }
 
  private:
+  // Of so many columns a line.
+  static constexpr bool repays_few(int64_t n) { return n % kFewAtOnce == 0 || n >= 8 * kFewAtOnce; }
+
   // work(lines, streaming, group, i) for kFewAtOnce columns of a group from the i-th on, of few lines; where it returns
-  // false, rest(group, i). False where there are more lines: of 7 and 8 it is no faster.
+  // false, and for the last columns, rest(group, i, n). False where there are more lines: of 7 and 8 it is no faster.
   template <int lines, typename Work, typename Rest>
   static bool each_few(const Lines& x, const LinesTo& y, const Extent& e, bool streaming, const Work& work,
                        const Rest& rest) {
@@ -225,16 +228,18 @@ struct OfColumns {
       constexpr std::integral_constant<int, lines> kLines;
       const bool aligned =
           ((reinterpret_cast<uintptr_t>(y.p) | static_cast<uintptr_t>(y.step | y.group) * sizeof(Element)) & 63) == 0;
+      const int64_t end = e.n / kFewAtOnce * kFewAtOnce;
       for (int64_t g = 0; g < e.groups; ++g) {
-        for (int64_t i = 0; i < e.n; i += kFewAtOnce) {
+        for (int64_t i = 0; i < end; i += kFewAtOnce) {
           if (e.groups > 1 && (i == 0 || e.n > kAtOnce)) {
             ask_for_page(lines * (e.n > kAtOnce ? kFewAtOnce : e.n), group<Element>(x, g).p + i,
                          group<Element>(y, g) + i);
           }
           const bool done =
               streaming && aligned ? work(kLines, std::true_type{}, g, i) : work(kLines, std::false_type{}, g, i);
-          if (!done) rest(g, i);
+          if (!done) rest(g, i, kFewAtOnce);
         }
+        if (end < e.n) rest(g, end, e.n - end);
       }
       return true;
     }
