@@ -161,11 +161,14 @@ def test_a_block_is_empty_without_its_json_and_else_tells_what_is_in_it(block, t
     assert readme.filled(text, tmp_path) == empty
     name = readme.BLOCKS[block].json
     machine = {"gpu": None, "cpu": "a CPU", "threads": 2}
-    run = {"command": "python benchmarks/run.py --suite x", "machine": machine, "results": RUNS[name]}
+    versions = {"build": {"cpu_capability": "a set"}}
+    command = "python benchmarks/run.py --suite x"
+    run = {"command": command, "machine": machine, "versions": versions, "results": RUNS[name]}
     (tmp_path / name).write_text(json.dumps(run))
     made = readme.filled(text, tmp_path)
     assert [row for row in made.splitlines() if row.startswith("|")] == EXPECTED[block]
-    assert f"[results](benchmarks/results/{name}), `python benchmarks/run.py --suite x`" in made
+    assert f"[results](benchmarks/results/{name}), `{command}`" in made
+    assert ("(a CPU, a set, 2 threads;" in made) == (block == "cpu-dims")
     assert "stale" not in made
     assert readme.filled(made, tmp_path) == made
     (tmp_path / name).unlink()

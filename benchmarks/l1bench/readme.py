@@ -159,7 +159,8 @@ def _cpu_dims(found: Any, name: str) -> str:
         rows.append([_case(case), *cells, _fraction(gradient.get("ours"), "of_allocating")])
     machine = found["machine"]
     return (
-        f"Any dim and strides on a CPU ({machine['cpu']}, {machine['threads']} threads;\n{_source(found, name)}),"
+        f"Any dim and strides on a CPU ({machine['cpu']}, {found['versions']['build']['cpu_capability']}, "
+        f"{machine['threads']} threads;\n{_source(found, name)}),"
         f" float32:\n\n"
         + _table(["x", "`out=`, of `y.copy_(x)`", "allocating, of `x.clone()`", "gradient, of `torch.add(x, g)`"], rows)
     )
