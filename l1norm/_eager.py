@@ -44,6 +44,10 @@ _ALL_DIMS, _SET_OF_DIMS = 64, 128
 _OF_SETS = range(-16, 16)
 
 
+def _bit_of(dim: int) -> int:
+    return _SET_OF_DIMS << (dim - _OF_SETS.start)
+
+
 def _number_of(dims: Dim) -> int | None:
     """A number for dimensions that are not an int; None where there is none."""
     if dims is None:
@@ -55,7 +59,7 @@ def _number_of(dims: Dim) -> int | None:
     for dim in dims:  # type: ignore[union-attr]
         if type(dim) is not int or dim not in _OF_SETS:
             return None
-        bit = _SET_OF_DIMS << (dim + 16)
+        bit = _bit_of(dim)
         if number & bit:
             return None
         number |= bit
@@ -66,7 +70,7 @@ def _dims_of(number: int) -> list[int]:
     """What it stands for, as the public operators take it."""
     if number < _ALL_DIMS:
         return [number]
-    return [dim for dim in _OF_SETS if number & _SET_OF_DIMS << (dim + 16)]
+    return [dim for dim in _OF_SETS if number & _bit_of(dim)]
 
 
 def _backward(ctx: Any, grad_output: Tensor | None, settings: Settings | None = None) -> Tensor | None:

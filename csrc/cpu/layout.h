@@ -251,7 +251,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines. Lines that follow each
   // other make a long one. Short ones repay that tiles stay where no two tiles write to a line of the cache (4096 x
   // 16384 float32: 0.89 of a copy's speed in lines of 128, 0.58 in lines of 1024; 16385 columns: 0.57, 0.60), but not
-  // where the second cache is small (512 KB: 0.28 in lines of 128, 0.43 of 1024, 0.52 of 8192).
+  // where the second cache is small (512 KB: 0.25 in lines of 128, 0.44 of 1024, 0.53 of 8192).
   const int64_t wide_rows = std::max(kWideRows, kWideBytes / size);
   const int64_t wide = each_used(packed) ? std::min(k.size, wide_rows) : wide_rows;
   const bool large = caches.second >= kLargeCache;
