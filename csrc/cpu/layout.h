@@ -97,7 +97,6 @@ constexpr int64_t Offsets::* kOperands[] = {&Offsets::input, &Offsets::grad, &Of
 // memory.
 struct Layout {
   static constexpr int64_t kMostRows = 1024;
-  static constexpr int64_t kLeastWidest = 2048, kWidest = 8192;  // rows of tiles that are read from memory twice
   static constexpr int64_t kFewLines = 16;  // that repay a column's numbers being made anew, and are near each other
 
   bool by_columns;  // vectors lie across rows, not along them
@@ -189,6 +188,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
   constexpr int64_t kLeastRows = 128;        // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kWideRows = 512, kWideBytes = 2 << 10;  // of lines as fast as longer ones, whichever is more
+  constexpr int64_t kLeastWidest = 2048, kWidest = 8192;    // of tiles that are read from memory twice
   constexpr int64_t kFolded = 192, kLeastFolded = 16;       // columns in a line of narrow tiles, about
   constexpr int64_t kFoldedLines = 32;                      // of a tile, or more
   constexpr int64_t kTurnsBytes = 256 << 10;                // of a run that stays in the second cache, or nearly so
@@ -273,9 +273,9 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   } else if (each_used(unit)) {
     // Of the longest lines, as many as threads share evenly.
     const int64_t share = threads / std::gcd(rows / k.size, threads);
-    const int64_t least = (k.size + Layout::kWidest - 1) / Layout::kWidest;
+    const int64_t least = (k.size + kWidest - 1) / kWidest;
     const int64_t cuts = (least + share - 1) / share * share;
-    most = std::clamp((k.size + cuts - 1) / cuts, Layout::kLeastWidest, Layout::kWidest);
+    most = std::clamp((k.size + cuts - 1) / cuts, kLeastWidest, kWidest);
   }
   // Runs of the two innermost loops, of tiles that hold several.
   const bool grouped =
