@@ -245,7 +245,7 @@ def _needs_tangent() -> bool:
 _recorded = lean_apply(L1NormFunction)
 
 
-def _with_denominator(
+def _followed(
     input: Tensor,
     dim: list[int] | tuple[int, ...] = (1,),
     reduction: int = MEAN,
@@ -257,16 +257,20 @@ def _with_denominator(
         # A transform's inner levels cannot enter an autograd.Function from within an operator.
         input = input if dtype is None else input.to(dtype)
         return reference(input, list(dim), reduction, eps)
-    if not (_needs_grad(input) or _needs_tangent()):
-        with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.l1norm.l1_norm_with_denominator.default(input, dim, reduction, eps, dtype=dtype)
     return _recorded(input, list(dim), reduction, eps, dtype)
+
+
+def _with_denominator(input: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
+    if torch._C._are_functorch_transforms_active() or _needs_grad(input) or _needs_tangent():
+        return _followed(input, *args, dtype=dtype)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.l1norm.l1_norm_with_denominator.default(input, *args, dtype=dtype)
 
 
 def _l1_norm(input: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Tensor:
     # Only a derivative needs the divisor.
     if _needs_grad(input) or _needs_tangent():
-        return _with_denominator(input, *args, dtype=dtype)[0]  # type: ignore[no-any-return]
+        return _followed(input, *args, dtype=dtype)[0]  # type: ignore[no-any-return]
     with torch._C._AutoDispatchBelowAutograd():
         return torch.ops.l1norm.l1_norm.default(input, *args, dtype=dtype)  # type: ignore[no-any-return]
 
