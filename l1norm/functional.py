@@ -108,7 +108,8 @@ def l1_norm(
 
     """
     # Otherwise, and for every error, the full way.
-    if dtype is None and (return_denominator is False or (return_denominator is True and out is None)):
+    casts = dtype is not None and getattr(input, "dtype", None) is not dtype
+    if not casts and (return_denominator is False or (return_denominator is True and out is None)):
         done = short_way(input, out, dim, reduction, eps, return_denominator)
         if done is not None:
             return done
