@@ -107,8 +107,8 @@ def l1_norm(
                 [ 0.,  0.]]), tensor([[1.]]))
 
     """
-    # Otherwise, and for every error, the full way.
     casts = dtype is not None and getattr(input, "dtype", None) is not dtype
+    # Otherwise, and for every error, the full way.
     if not casts and (return_denominator is False or (return_denominator is True and out is None)):
         done = short_way(input, out, dim, reduction, eps, return_denominator)
         if done is not None:
