@@ -261,6 +261,14 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["threads"] = p.strided_relay.warps * p.strided_relay.across * 32;
       d["blocks"] = 2 * (p.strided_relay.tiles / p.strided_relay.beside) * p.strided_relay.slots();
       break;
+    case Kernel::kColumnRing:
+      d["clusters"] = p.column_ring.clusters;
+      d["steps"] = p.column_ring.steps;
+      d["windows"] = p.column_ring.windows;
+      d["scratch_bytes"] = p.column_ring.scratch_bytes;
+      d["threads"] = l1norm::cuda::kColumnRingThreads;
+      d["blocks"] = p.column_ring.clusters * l1norm::cuda::kWindowCluster;
+      break;
     case Kernel::kTwoPass:
       d["threads"] = p.two_pass.threads;
       d["blocks"] = p.two_pass.blocks;
@@ -358,6 +366,6 @@ PYBIND11_MODULE(_C, m) {
         "are faster. As plan() has it.");
   m.def("set_kernel", &set_kernel, pybind11::arg("name"),
         "Run CUDA calls by the kernel 'tile', 'warp', 'resident', 'split', 'ring', 'relay', 'gather', 'runs', "
-        "'column_tile', 'slab', 'warp_columns', 'strided', 'strided_relay' or 'two_pass' where it can take them; '' "
-        "lets the plan choose.");
+        "'column_tile', 'slab', 'warp_columns', 'strided', 'strided_relay', 'column_ring' or 'two_pass' where it can "
+        "take them; '' lets the plan choose.");
 }

@@ -33,6 +33,7 @@ _REASON = {
     "slab": "a dense run of rows that take turns, in the shared memory of a block or a cluster of blocks",
     "strided": "rows side by side in the registers of a warp, a block or a cluster of blocks that go across them",
     "strided_relay": "rows side by side in chunks, summed and then divided, out of the L2 cache where that holds them",
+    "column_ring": "windows of long rows side by side, which all blocks take in step, each its part of the rows",
     "two_pass": "a block a row, which it reads twice: a row that is cast, or that suits no other kernel",
     "cpu": "rows in vectors of the processor's instruction set, shared by PyTorch's threads",
     "meta": "a meta tensor has no data to compute with",
@@ -49,9 +50,9 @@ class Explanation:
     rows: int
     length: int
     #: ``"tile"``, ``"warp"``, ``"resident"``, ``"split"``, ``"ring"``, ``"relay"``, ``"gather"``, ``"runs"``,
-    #: ``"column_tile"``, ``"warp_columns"``, ``"slab"``, ``"strided"``, ``"strided_relay"`` or ``"two_pass"`` on CUDA;
-    #: ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the device or dtype; ``"none"`` where there are no
-    #: elements.
+    #: ``"column_tile"``, ``"warp_columns"``, ``"slab"``, ``"strided"``, ``"strided_relay"``, ``"column_ring"`` or
+    #: ``"two_pass"`` on CUDA; ``"cpu"``; ``"meta"``; ``"reference"`` where no kernel serves the device or dtype;
+    #: ``"none"`` where there are no elements.
     kernel: str
     #: The launch's numbers by name; on a CPU, the instruction set.
     launch: dict[str, int | str]

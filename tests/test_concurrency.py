@@ -151,6 +151,7 @@ FOLLOWERS = {
     "strided, whole columns": ((500, 3, 64), 1, {}),
     "strided, rows that take turns": ((30, 2000, 3), 1, {}),
     "strided_relay": ((300_000, 50), 0, {}),
+    "column_ring": ((20_000, 3001), 0, {}),
     "two_pass": ((30, 3000), 1, {"dtype": torch.float64}),
 }
 

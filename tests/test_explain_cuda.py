@@ -59,6 +59,7 @@ def launched(x: torch.Tensor, path, **arguments) -> tuple[str, int, int]:
         ((900, 2048, 49), 1, None, None),  # a slab, where there are clusters
         ((3001, 100, 5), 1, None, None),  # by warps, where there are
         ((300_000, 50), 0, None, "strided_relay"),
+        ((20_000, 3001), 0, None, None),  # a ring, where there are clusters
         ((300, 5000), 1, torch.float16, "two_pass"),
     ],
 )
@@ -83,6 +84,7 @@ def test_a_gpu_runs_what_is_said(shape, dim, dtype, kernel, cuda, tmp_path):
         "slab": lambda: (numbers["blocks"], numbers["threads"]),
         "strided": lambda: (numbers["blocks"], numbers["threads"]),
         "strided_relay": lambda: (numbers["blocks"], numbers["threads"]),
+        "column_ring": lambda: (numbers["blocks"], numbers["threads"]),
         "two_pass": lambda: (numbers["blocks"], numbers["threads"]),
     }[name]()
     assert (blocks, threads) == expected

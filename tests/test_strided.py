@@ -14,7 +14,9 @@ from l1norm import _C
 gradient = torch.ops.l1norm.l1_norm_backward
 
 # '' leaves the choice to the plan.
-KERNELS = ("", "ring", "gather", "runs", "column_tile", "warp_columns", "slab", "strided", "strided_relay")
+KERNELS = (
+    "", "ring", "gather", "runs", "column_tile", "warp_columns", "slab", "strided", "strided_relay", "column_ring"
+)  # fmt: skip
 
 # Sizes and reduced dims: columns of packs and of elements, segments, few and many steps, loops within a row.
 SHAPES = [

@@ -7,6 +7,7 @@
 #include "../lattice.h"
 #include "../operators.h"
 #include "../repeated.h"
+#include "kernels/column_ring.h"
 #include "kernels/column_tile.h"
 #include "kernels/gather.h"
 #include "kernels/relay.h"
@@ -258,6 +259,12 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       const Scratch scratch(c.device, plan.strided_relay.scratch_bytes);
       return strided_relay<T>(c, plan.strided_relay, scratch.data(), stream);
     }
+    case Kernel::kColumnRing:
+      if constexpr (T == DType::kFloat) {
+        const Scratch scratch(c.device, static_cast<size_t>(plan.column_ring.scratch_bytes));
+        return column_ring(c, plan.column_ring, scratch.data(), stream);
+      }
+      break;  // none is planned
     case Kernel::kTwoPass:
       return two_pass<T>(c, plan.two_pass, stream);
   }
@@ -377,7 +384,8 @@ void run(Call& c) {
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     // Another process holds a part of the device: kernels whose blocks all wait for each other cannot run.
     cudaGetLastError();
-    const Kernel portable = plan.ring.columns > 1 ? Kernel::kStridedRelay : Kernel::kRelay;
+    const bool across = plan.kernel == Kernel::kColumnRing || plan.ring.columns > 1;
+    const Kernel portable = across ? Kernel::kStridedRelay : Kernel::kRelay;
     error = launch(c, make_plan(shape, device, &portable), stream);
   }
   check_launch(error);

@@ -86,18 +86,26 @@ cudaError_t launch_in_stream(const Call& c, void (*function)(Parameters...), int
   return cudaLaunchKernelEx(&config, function, arguments...);
 }
 
-// Of blocks that wait for each other. cudaErrorCooperativeLaunchTooLarge where the device does not take all at once.
+// Of blocks that wait for each other, in clusters of that many. cudaErrorCooperativeLaunchTooLarge where the device
+// does not take all at once.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_at_once(bool early, void (*function)(Parameters...), int64_t blocks, int threads,
-                           size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
-  std::array<cudaLaunchAttribute, 2> attributes{};
+cudaError_t launch_clusters_at_once(bool early, void (*function)(Parameters...), int64_t blocks, int threads,
+                                    size_t shared_bytes, int cluster_blocks, cudaStream_t stream,
+                                    const Arguments&... arguments) {
+  std::array<cudaLaunchAttribute, 3> attributes{};
   cudaLaunchConfig_t config = launch_config(blocks, threads, shared_bytes, stream);
   config.attrs = attributes.data();
   cudaLaunchAttribute& cooperative = attributes[config.numAttrs++];
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
+  if (cluster_blocks > 1) attributes[config.numAttrs++] = clusters_of(cluster_blocks);
   if (early) attributes[config.numAttrs++] = early_start();
   return cudaLaunchKernelEx(&config, function, arguments...);
+}
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_at_once(bool early, void (*function)(Parameters...), int64_t blocks, int threads,
+                           size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  return launch_clusters_at_once(early, function, blocks, threads, shared_bytes, 1, stream, arguments...);
 }
 
 }  // namespace l1norm::cuda

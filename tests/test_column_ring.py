@@ -1,0 +1,117 @@
+"""Rings of windows of columns, held to the CPU's bits."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from exact import assert_same_bits
+from samples import Guarded, decided_by_one, make_rows, with_ties
+from turns import assert_alike_from, assert_alike_in_all_settings, held_by
+
+import l1norm
+from l1norm import _C
+
+F = torch.float32
+
+
+@pytest.fixture(autouse=True)
+def the_plan_chooses() -> Iterator[None]:
+    yield
+    _C.set_kernel("")
+
+
+def assert_alike(x: torch.Tensor, dim: int, cuda: str) -> None:
+    """Quotients, denominators, and what stands in the input's place."""
+    expected, m = l1norm.l1_norm(x, dim, return_denominator=True)
+    there = held_by("column_ring", x.to(cuda), dim=dim)
+    y, denominator = l1norm.l1_norm(there, dim, return_denominator=True)
+    assert_same_bits(y, expected)
+    assert_same_bits(denominator, m)
+    l1norm.l1_norm_(there, dim)
+    assert_same_bits(there, expected)
+
+
+# Fewer windows than a block has slots, and many more; blocks without steps, and warps; steps that begin alike or not.
+@pytest.mark.parametrize("columns", [2, 63, 64, 65, 127, 128, 130, 256, 1001])
+@pytest.mark.parametrize("steps", [2, 9, 120, 121, 1001, 5003])
+def test_columns(steps, columns, cuda):
+    x = make_rows("randn", steps, columns)
+    x[steps // 2, columns // 3] = 0
+    assert_alike(x, 0, cuda)
+
+
+@pytest.mark.parametrize("shape", [(33_001, 130), (32_768, 200), (30_001, 65)])
+def test_blocks_with_all_the_steps_that_they_hold(shape, cuda):
+    assert_alike(make_rows("lognormal", *shape), 0, cuda)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((3, 500, 65), 1), ((5, 9, 64), 1), ((40, 121, 3), 1), ((2, 3, 200, 70), 2),
+                                            ((7, 33, 128), 1), ((2, 2, 1001, 1), 2)], ids=str)  # fmt: skip
+def test_planes(shape, dim, cuda):
+    if shape[-1] == 1:  # columns with others between them
+        assert_alike(make_rows("randn", *shape[:-1], 5)[..., :2], dim, cuda)
+    else:
+        assert_alike(make_rows("randn", *shape), dim, cuda)
+
+
+@pytest.mark.parametrize("columns", [100, 101])
+@pytest.mark.parametrize("start", [0, 1, 3, 5, 8, 31, 63])
+def test_columns_that_begin_anywhere(start, columns, cuda):
+    x, g = (make_rows("randn", 2, 500, columns, seed=seed) for seed in (1, 2))
+    assert_alike_from(start, "column_ring", x, g, cuda)
+
+
+# As far apart modulo a pack; the output's windows are others than the input's.
+@pytest.mark.parametrize("gap", [4, 60, 64])
+@pytest.mark.parametrize("columns", [300, 301])
+def test_steps_with_gaps(columns, gap, cuda):
+    values = make_rows("randn", 700, columns)
+    expected = l1norm.l1_norm(values, 0)
+    x = torch.nn.functional.pad(values, (0, gap))[:, :columns].to(cuda)
+    guarded = Guarded((700, columns), (columns + 2 * gap, 1), F, cuda, margin=68)
+    for source, out in ((x, torch.empty_like(values, device=cuda)), (values.to(cuda), guarded.view), (x, guarded.view)):
+        held_by("column_ring", source, out, 0)
+        assert_same_bits(l1norm.l1_norm(source, 0, out=out), expected)
+        guarded.assert_only_the_view_was_written()
+
+
+def test_columns_without_a_fast_path(cuda):
+    info = torch.finfo(F)
+    x = make_rows("randn", 3001, 700)
+    x[:, 0] = 0
+    x[:, 64] = -0.0
+    x[5, 65] = torch.inf
+    x[9, 130] = torch.nan
+    x[:, 200] = info.tiny / 8
+    x[7, 201] = info.tiny / 2
+    x[:, 202] = info.max
+    x[:, 203] *= 1e-35
+    x[:, 204] *= 1e35
+    x[::2, 300:310] *= 1e-30  # sums that a double has no room for
+    x[::3, 305:320] *= 1e20
+    x[:, 400:] = torch.where(x[:, 400:] < 0.5, 0.0, x[:, 400:])
+    assert_alike(x, 0, cuda)
+
+
+def test_all_settings(cuda):
+    x, g = (make_rows("randn", 3, 900, 131, seed=seed) for seed in (3, 4))
+    x[1, :, 7] *= 1e-3
+    x[2, :, 9] = 0
+    assert_alike_in_all_settings("column_ring", x, g, cuda)
+
+
+@pytest.mark.parametrize("make", [with_ties, decided_by_one])
+@pytest.mark.parametrize("length", [3000, 1023])
+def test_quotients_in_the_middle_between_two_numbers(length, make, cuda):
+    x = make(length, F, 75).T.contiguous()
+    assert_alike(x, 0, cuda)
+
+
+def test_many_windows_of_long_columns(cuda):
+    """As another kernel has them."""
+    x = torch.randn(32_768, 4097, device=cuda, generator=torch.Generator(cuda).manual_seed(5))
+    _C.set_kernel("strided_relay")
+    expected = l1norm.l1_norm(x, 0)
+    held_by("column_ring", x, dim=0)
+    for _ in range(3):
+        assert_same_bits(l1norm.l1_norm(x, 0), expected)
