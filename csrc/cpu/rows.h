@@ -145,8 +145,7 @@ class Rows : Tiles<Direction> {
 
   LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
     const auto of = [&](int operand) {
-      const int64_t step = layout_.direct[operand] ? line_stride(operand) : width_;
-      return Lines{this->read(operand, runs, at, n), step, groups_stride(operand), ahead(operand)};
+      return Lines{this->read(operand, runs, at, n), step_of(operand, n), groups_stride(operand, n), ahead(operand)};
     };
     return {of(0), Direction::kGrad ? of(1) : Lines{}};
   }
@@ -162,7 +161,7 @@ class Rows : Tiles<Direction> {
   // Results from a line on, of those that begin at y.
   LinesTo to(char* y, int64_t line) const {
     const int64_t step = layout_.direct[2] ? line_stride(2) : width_;
-    return {y + line * step * size_, step, groups_stride(2)};
+    return {y + line * step * size_, step, groups_stride(2, 0)};
   }
 
   bool streams() const { return this->streaming_ && layout_.direct[2]; }
@@ -171,11 +170,19 @@ class Rows : Tiles<Direction> {
     return layout_.by_columns ? this->row_stride(operand) * layout_.fold : this->rows_stride(operand);
   }
 
-  int64_t groups_stride(int operand) const { return layout_.groups ? this->runs_stride(operand) : 0; }
+  // From a line to the next one, of n elements of every row; of groups.
+  int64_t step_of(int operand, int64_t n) const {
+    if (layout_.direct[operand]) return line_stride(operand);
+    return !layout_.by_columns ? n : layout_.groups ? layout_.line : width_;
+  }
+  int64_t groups_stride(int operand, int64_t n) const {
+    if (!layout_.groups) return 0;
+    return layout_.direct[operand] ? this->runs_stride(operand) : n * layout_.line;
+  }
 
   // Whether groups follow each other without a gap.
-  bool joins_groups() const {
-    const auto joins = [&](int operand) { return groups_stride(operand) == layout_.line; };
+  bool joins_groups(int64_t n) const {
+    const auto joins = [&](int operand) { return groups_stride(operand, n) == layout_.line; };
     return layout_.groups && joins(0) && (!Direction::kGrad || joins(1)) && joins(2);
   }
 
@@ -185,7 +192,7 @@ class Rows : Tiles<Direction> {
     if (!layout_.by_columns) return work(from, 0, Extent{1, rows_, n});
     const int64_t count = n / layout_.fold, rest = n % layout_.fold;
     if (count > 0) {
-      const int64_t columns = joins_groups() ? width_ : std::min(width_, layout_.line);
+      const int64_t columns = joins_groups(n) ? width_ : std::min(width_, layout_.line);
       work(from, 0, Extent{width_ / columns, count, columns});
     }
     const auto last = [&](const Lines& x) {

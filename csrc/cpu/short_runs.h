@@ -16,7 +16,7 @@ inline int64_t short_runs_of_tile(const Call& c) {
   constexpr int64_t kLeast = 16;                            // runs, a multiple of what vectors hold
   constexpr int64_t kTileBytes = 8 << 10;
   const Walk &rows = c.geometry.rows, &row = c.geometry.row;
-  if (rows.dims < 2 || rows.dims == kMaxDims || row.dims != 1 || c.input_dtype != c.dtype) return 0;
+  if (rows.dims < 2 || rows.dims == kMaxDims || row.dims != 1) return 0;
   const int64_t columns = rows.size[rows.dims - 1], runs = rows.size[rows.dims - 2], elements = columns * row.size[0];
   const auto packed = [&](int64_t Offsets::* o) {
     return row.stride[0].*o == columns && rows.stride[rows.dims - 1].*o == 1;
@@ -48,7 +48,7 @@ inline Call turn_runs(Call c, int64_t runs_of_tile, bool rest) {
     using P = std::remove_reference_t<decltype(p)>;
     if (p != nullptr) p = static_cast<P>(const_cast<char*>(static_cast<const char*>(p)) + elements * bytes);
   };
-  move(c.input, first * run.input, size);
+  move(c.input, first * run.input, element_size(c.input_dtype));
   move(c.grad, first * run.grad, size);
   move(c.output, first * run.output, size);
   move(c.denominator, first * run.denominator, number);

@@ -153,7 +153,15 @@ class Tiles {
   void each_block(int operand, DType dtype, const Runs& from, int64_t n, const Work& work) const {
     Runs along = from;
     const Walk& row = call_.geometry.row;
-    if (layout_.turned) return each_turned(operand, n, work);
+    if (layout_.turned) return each_turned(operand, element_size(dtype), n, work);
+    if (layout_.groups) {  // runs of rows that take turns, likewise
+      const int64_t elements = n * layout_.line;
+      return work(first_.at(), from.at(), 0,
+                  Block{rows_ / layout_.line, elements, runs_stride(operand), 1, elements, 1});
+    }
+    if (!layout_.by_columns && rows_ > 1) {  // whole rows, one behind the other
+      return work(first_.at(), from.at(), 0, Block{rows_, n, rows_stride(operand), row_stride(operand), n, 1});
+    }
     const int64_t unit = unit_of(operand, dtype), run = Inner(row).size, step = row_stride(operand);
     const bool own = rows_ == 1 && run < kShortRow;
     const int64_t own_unit = run <= kMostUnit && step == 1 && dtype == call_.dtype ? run : 1;
@@ -197,19 +205,19 @@ class Tiles {
 
   // Runs of few rows, some at a time, and the second cache is asked for as many of the next tile.
   template <typename Work>
-  void each_turned(int operand, int64_t n, const Work& work) const {
+  void each_turned(int operand, int64_t size, int64_t n, const Work& work) const {
     constexpr int64_t kSome = 32, kLine = 64;
     const Inner across(call_.geometry.rows);
     const int64_t elements = rows_ / across.size * n, apart = across.stride.*kOperands[operand];
-    const int64_t ahead = across.size * apart * size_;
+    const int64_t ahead = across.size * apart * size;
     for (int64_t i = 0; i < across.size; i += kSome) {
       const int64_t runs = std::min(kSome, across.size - i);
       Offsets first = first_.at();
       first.*kOperands[operand] += i * apart;
-      const char* const p = address(memory_of(operand), size_, operand, first, {});
-      const int64_t pieces = apart == elements ? 1 : runs, bytes = runs / pieces * elements * size_;
+      const char* const p = address(memory_of(operand), size, operand, first, {});
+      const int64_t pieces = apart == elements ? 1 : runs, bytes = runs / pieces * elements * size;
       for (int64_t k = 0; k < pieces; ++k) {
-        const char* const next = p + ahead + k * apart * size_;
+        const char* const next = p + ahead + k * apart * size;
         for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(next + at, 0, 2);
       }
       work(first, Offsets{}, i * size_, Block{runs, elements, apart, 1, 1, across.size});

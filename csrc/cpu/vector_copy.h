@@ -174,6 +174,8 @@ void copy(const void* source, void* target, const Block& b) {
   if constexpr (std::is_same_v<To, From>) {
     if (b.unit > 1) return copy_units<kMostUnit>(from, to, b);
   }
+  const bool one_run = b.from_row == 1 && b.to_row == 1 && b.from_column == b.rows && b.to_column == b.rows;
+  if (one_run) return copy_line(from, to, b.rows * b.columns);
   // Lines along what are neighbours in what is read, or else in what is written.
   if (b.rows > 1 && b.from_column != 1 && (b.from_row == 1 || (b.to_column != 1 && b.to_row == 1))) {
     copy_turned(from, to, {b.columns, b.rows, b.from_column, b.from_row, b.to_column, b.to_row});
