@@ -90,28 +90,42 @@ struct Operators {
   }
 
   // The short way, see bindings.cpp. Boxed by hand: the counts and copies of TORCH_BOX would take 0.1 us more, of 2.
-  template <bool with_settings>
+  // What an overload is given besides tensors.
+  enum class Given { kNothing, kSettings, kSettingsAndType };
+
+  // The result's dtype, behind the settings.
+  template <Given given>
+  static std::optional<DType> short_dtype(const View& input, const StableIValue* stack) {
+    if constexpr (given != Given::kSettingsAndType) return input.dtype;
+    return kernel_dtype(static_cast<ScalarType>(boxing::to<int64_t>(stack[4])));
+  }
+
+  template <Given given>
   static void short_l1_norm(StableIValue* stack, uint64_t, uint64_t) {
     const Owned input = pop(stack[0]);
-    const Settings s = with_settings ? pop_settings(stack + 1) : Settings{};
+    const Settings s = given != Given::kNothing ? pop_settings(stack + 1) : Settings{};
     const View in(input.get());
+    const auto reduced = short_dims(in, s);
+    const auto result = short_dtype<given>(in, stack);
     Owned output;
-    if (const auto reduced = short_dims(in, s)) {
-      output = empty_like(in, *in.dtype);
-      call(in, *reduced, s.reduction, s.eps, view_of_new(output, in, *in.dtype), true);
+    if (reduced && result) {
+      output = empty_like(in, *result);
+      call(in, *reduced, s.reduction, s.eps, view_of_new(output, in, *result), true);
     } else {
       output = undefined();
     }
     stack[0] = boxing::from(output.release());
   }
 
-  template <bool with_settings>
+  template <Given given>
   static void short_l1_norm_with_denominator(StableIValue* stack, uint64_t, uint64_t) {
     const Owned input = pop(stack[0]);
-    const Settings s = with_settings ? pop_settings(stack + 1) : Settings{};
+    const Settings s = given != Given::kNothing ? pop_settings(stack + 1) : Settings{};
     const View in(input.get());
     const auto reduced = short_dims(in, s);
-    Pair pair = reduced ? make_pair(in, *reduced, s.reduction, s.eps, *in.dtype) : Pair{undefined(), undefined()};
+    const auto result = short_dtype<given>(in, stack);
+    Pair pair =
+        reduced && result ? make_pair(in, *reduced, s.reduction, s.eps, *result) : Pair{undefined(), undefined()};
     stack[0] = boxing::from(pair.output.release());
     stack[1] = boxing::from(pair.denominator.release());
   }
@@ -134,12 +148,14 @@ struct Operators {
     m.impl("l1_norm_", TORCH_BOX(&Operators::l1_norm_));
     m.impl("l1_norm_with_denominator", TORCH_BOX(&Operators::l1_norm_with_denominator));
     m.impl("l1_norm_with_denominator.out", TORCH_BOX(&Operators::l1_norm_with_denominator_out));
-    m.impl("_l1_norm", &Operators::short_l1_norm<false>);
+    m.impl("_l1_norm", &Operators::short_l1_norm<Given::kNothing>);
     m.impl("_l1_norm.out", &Operators::short_l1_norm_out<false>);
-    m.impl("_l1_norm.settings", &Operators::short_l1_norm<true>);
+    m.impl("_l1_norm.settings", &Operators::short_l1_norm<Given::kSettings>);
+    m.impl("_l1_norm.cast", &Operators::short_l1_norm<Given::kSettingsAndType>);
     m.impl("_l1_norm.settings_out", &Operators::short_l1_norm_out<true>);
-    m.impl("_l1_norm.with_denominator", &Operators::short_l1_norm_with_denominator<false>);
-    m.impl("_l1_norm.settings_with_denominator", &Operators::short_l1_norm_with_denominator<true>);
+    m.impl("_l1_norm.with_denominator", &Operators::short_l1_norm_with_denominator<Given::kNothing>);
+    m.impl("_l1_norm.settings_with_denominator", &Operators::short_l1_norm_with_denominator<Given::kSettings>);
+    m.impl("_l1_norm.cast_with_denominator", &Operators::short_l1_norm_with_denominator<Given::kSettingsAndType>);
   }
 };
 

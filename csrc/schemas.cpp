@@ -37,6 +37,8 @@ void decline(torch::stable::detail::StableLibrary& m) {
   m.impl("_l1_norm.settings_out", &decline_out);
   m.impl("_l1_norm.with_denominator", &decline_pair);
   m.impl("_l1_norm.settings_with_denominator", &decline_pair);
+  m.impl("_l1_norm.cast", &decline_new);
+  m.impl("_l1_norm.cast_with_denominator", &decline_pair);
   m.impl("_l1_norm_backward", &decline_backward);
   m.impl("_l1_norm_backward.settings", &decline_backward);
 }
@@ -74,6 +76,10 @@ STABLE_TORCH_LIBRARY(l1norm, m) {
   m.def("_l1_norm.with_denominator(Tensor input) -> (Tensor output, Tensor denominator)");
   m.def(
       "_l1_norm.settings_with_denominator(Tensor input, int dims, int reduction, float eps) -> "
+      "(Tensor output, Tensor denominator)");
+  m.def("_l1_norm.cast(Tensor input, int dims, int reduction, float eps, int scalar_type) -> Tensor");
+  m.def(
+      "_l1_norm.cast_with_denominator(Tensor input, int dims, int reduction, float eps, int scalar_type) -> "
       "(Tensor output, Tensor denominator)");
   m.def("_l1_norm_backward(Tensor grad_output, Tensor input, Tensor denominator) -> Tensor");
   m.def(

@@ -31,6 +31,8 @@ _new = torch.ops.l1norm._l1_norm.default._op
 _new_with = torch.ops.l1norm._l1_norm.settings._op
 _pair = torch.ops.l1norm._l1_norm.with_denominator._op
 _pair_with = torch.ops.l1norm._l1_norm.settings_with_denominator._op
+_new_cast = torch.ops.l1norm._l1_norm.cast._op
+_pair_cast = torch.ops.l1norm._l1_norm.cast_with_denominator._op
 _gradient = torch.ops.l1norm._l1_norm_backward.default._op
 _gradient_with = torch.ops.l1norm._l1_norm_backward.settings._op
 _into = torch.ops.l1norm._l1_norm.out._op
@@ -38,6 +40,9 @@ _into_with = torch.ops.l1norm._l1_norm.settings_out._op
 
 
 _USUAL: Settings = (1, REDUCTIONS["mean"], 0.0)
+
+# The dtypes of results that kernels make, by at::ScalarType's values.
+_SCALAR_TYPES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
 
 # A number for several dimensions, which costs an operator less than a list; short_dims() in csrc/tensors.h reads it.
 _ALL_DIMS, _SET_OF_DIMS = 64, 128
@@ -73,11 +78,16 @@ def _dims_of(number: int) -> list[int]:
     return [dim for dim in _OF_SETS if number & _bit_of(dim)]
 
 
-def _backward(ctx: Any, grad_output: Tensor | None, settings: Settings | None = None) -> Tensor | None:
+def _backward(
+    ctx: Any, grad_output: Tensor | None, settings: Settings | None = None, dtype: torch.dtype | None = None
+) -> Tensor | None:
     """The gradient, by the public operators where somebody differentiates or follows it."""
     if grad_output is None:
         return None
     input, m = ctx.saved_tensors
+    if dtype is not None:
+        source = input
+        input = input.to(dtype)
     if not (
         is_grad_enabled()
         or is_dynamo_compiling()
@@ -91,13 +101,14 @@ def _backward(ctx: Any, grad_output: Tensor | None, settings: Settings | None = 
         else:
             grad = _gradient_with(grad_output, input, m, *settings)
         if grad is not None:
-            return grad
+            return grad if dtype is None else grad.to(source.dtype)
     number, reduction, eps = settings or _USUAL
     dims = _dims_of(number)
     if is_grad_enabled():
         # A second derivative goes through the divisor as well, which is a constant here.
         m = L1NormFunction.apply(input, dims, reduction, eps, None)[1]  # type: ignore[no-untyped-call]
-    return gradient(grad_output, input, m, None, dims, reduction, eps)
+    result = gradient(grad_output, input, m, None, dims, reduction, eps)
+    return result if dtype is None else result.to(source.dtype)
 
 
 class L1NormShortFunction(torch.autograd.Function):
@@ -137,6 +148,26 @@ class L1NormShortFunctionWithSettings(torch.autograd.Function):
         return _backward(ctx, grad_output, ctx.settings), None
 
 
+class L1NormShortFunctionWithCast(torch.autograd.Function):
+    """The same with another dtype of the result."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, settings: Settings, dtype: torch.dtype) -> Tensor | None:
+        """Keeps the input, the divisor, the settings and the dtype."""
+        result: Tensor | None
+        result, m = _pair_cast(input, *settings, _SCALAR_TYPES[dtype])
+        if result is not None:
+            ctx.to_save = input, m
+            ctx.materialize_grads = False
+            ctx.settings = settings, dtype
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor | None) -> tuple[Tensor | None, None, None]:
+        """The gradient of the input, in its dtype."""
+        return _backward(ctx, grad_output, *ctx.settings), None, None
+
+
 def _lean(function: type[torch.autograd.Function]) -> Callable[..., Tensor | None]:
     """``function.apply`` without what PyTorch wraps around a call in Python, backward too: 0.4 us."""
     # A node's apply looks for the function's backward.
@@ -148,14 +179,21 @@ def _lean(function: type[torch.autograd.Function]) -> Callable[..., Tensor | Non
 
 _differentiable = _lean(L1NormShortFunction)
 _differentiable_with = _lean(L1NormShortFunctionWithSettings)
+_differentiable_cast = _lean(L1NormShortFunctionWithCast)
 
 
 def short_way(
-    input: Tensor, out: Tensor | None, dim: Dim, reduction: str, eps: float, pair: bool = False
+    input: Tensor,
+    out: Tensor | None,
+    dim: Dim,
+    reduction: str,
+    eps: float,
+    pair: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Tensor | tuple[Tensor, Tensor] | None:
     """``out``, or a new tensor where that is None, with ``pair`` and no ``out`` the divisor too.
 
-    None, and nothing done, where the call must go the full way.
+    None, and nothing done, where the call must go the full way. ``dtype``: of a new tensor, if it is not the input's.
     """
     kind = type(input)
     if (
@@ -175,15 +213,27 @@ def short_way(
         dim = number
         usual = False
     else:
-        usual = dim == 1 and reduction == "mean" and eps == 0.0
+        usual = dim == 1 and dtype is None and reduction == "mean" and eps == 0.0
         if not usual and not -64 <= dim < 64:  # what any rank allows, and an operator takes
+            return None
+    scalar_type = None
+    if dtype is not None:
+        scalar_type = _SCALAR_TYPES.get(dtype) if type(dtype) is torch.dtype else None
+        if scalar_type is None or out is not None:
             return None
     if input.requires_grad and is_grad_enabled():
         if out is not None or pair or _are_functorch_transforms_active():
             return None
         if usual:
             return _differentiable(input)
-        return _differentiable_with(input, (dim, REDUCTIONS.get(reduction, 0), eps))
+        settings = (dim, REDUCTIONS.get(reduction, 0), eps)
+        if dtype is not None:
+            return _differentiable_cast(input, settings, dtype)
+        return _differentiable_with(input, settings)
+    if scalar_type is not None:
+        of = _pair_cast if pair else _new_cast
+        made = of(input, dim, REDUCTIONS.get(reduction, 0), eps, scalar_type)
+        return None if pair and made[0] is None else made
     if pair:
         result: Tensor | None
         result, m = _pair(input) if usual else _pair_with(input, dim, REDUCTIONS.get(reduction, 0), eps)

@@ -107,10 +107,10 @@ def l1_norm(
                 [ 0.,  0.]]), tensor([[1.]]))
 
     """
-    casts = dtype is not None and getattr(input, "dtype", None) is not dtype
+    cast = dtype if dtype is not None and getattr(input, "dtype", None) is not dtype else None
     # Otherwise, and for every error, the full way.
-    if not casts and (return_denominator is False or (return_denominator is True and out is None)):
-        done = short_way(input, out, dim, reduction, eps, return_denominator)
+    if return_denominator is False or (return_denominator is True and out is None):
+        done = short_way(input, out, dim, reduction, eps, return_denominator, cast)
         if done is not None:
             return done
     result = result_dtype(input, dtype)

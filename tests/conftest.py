@@ -101,7 +101,8 @@ def short(monkeypatch):
 
         return call
 
-    for name in ("_new", "_new_with", "_into", "_into_with", "_pair", "_pair_with", "_gradient", "_gradient_with"):
+    for name in ("_new", "_new_with", "_into", "_into_with", "_pair", "_pair_with", "_gradient", "_gradient_with",
+                 "_new_cast", "_pair_cast"):  # fmt: skip
         monkeypatch.setattr(_eager, name, recording(getattr(_eager, name)))
     return answers
 

@@ -331,6 +331,8 @@ for _name in (
     "_l1_norm.settings_out",
     "_l1_norm.with_denominator",
     "_l1_norm.settings_with_denominator",
+    "_l1_norm.cast",
+    "_l1_norm.cast_with_denominator",
     "_l1_norm_backward",
     "_l1_norm_backward.settings",
 ):
