@@ -63,7 +63,7 @@ struct RingSums : Ring {
     }
   }
 
-  // A lane adds the columns `lane` and `lane + 32` of a tile, of every eighth step.
+  // A lane adds the columns `lane` and `lane + 32` of a tile, of one step of kWindowAdders.
   __device__ __forceinline__ void add(int warp, int rank) const {
     const int lane = lane_of_warp();
     const int turn = static_cast<int>(kWindowAdders * l.output_step) & (kWindowBytes - 1);
@@ -198,7 +198,7 @@ struct RingSums : Ring {
         sum = across_lanes(parts[0]);
       }
       const FloatDivisor m(sum, c.count, c.eps);
-      // An infinite one stands for all that divide_beside() is not for; zero and NaN make quotients NaN.
+      // An infinite one stands for all that divide_by() is not for; zero and NaN make quotients NaN.
       float2 words = make_float2(m.hi, m.lo);
       if (m.is_special) words.y = 0.0f;
       if (!m.usable) words = make_float2(INFINITY, 0.0f);

@@ -18,7 +18,7 @@ struct RingQuotients : Ring {
   }
 
   // As Quotient<float>, without what is made once a divisor; constants in the place of two products: what is rounded of
-  // the correction is 2^-24 of it. False where that may not be the quotient rounded once, if x is in range.
+  // the correction is 2^-24 of it. Zero where y is the quotient rounded once, if x is in range.
   static __device__ __forceinline__ uint32_t divide_by(float x, float hi, float lo, float& y) {
     const float inverse = approximate_reciprocal(hi), q = x * inverse;
     const float correction = fmaf(q, lo, fmaf(q, hi, -x)) * inverse;
@@ -73,7 +73,7 @@ struct RingQuotients : Ring {
       const uintptr_t begin = reinterpret_cast<uintptr_t>(output_of(at, first_step));
       char* output = window_of(begin) + int64_t{at.window} * kWindowBytes + lane * 8;
       const uint32_t offset = static_cast<uint32_t>(past(begin)) + first * stride;
-      int index = (n * kWindowColumns + 2 * lane + l.shift) * 8;
+      const int index = (n * kWindowColumns + 2 * lane + l.shift) * 8;
       asm("" : "+l"(output));  // else they are made anew in each step
       const auto place_of = [&](uint32_t row) {
         return reinterpret_cast<float2*>(output + (row & ~uint32_t{kWindowBytes - 1}));
@@ -107,10 +107,11 @@ struct RingQuotients : Ring {
             float2 y;
             const bool proven = divide_pair(some[k], m[k], limit, y);
             if (!proven) unproven |= 1u << (first + k);
-            if (proven)
+            if (proven) {
               store_global(place_of(rows_of[k]), y);
-            else
+            } else {
               store_global(place_of(rows_of[k]), some[k]);
+            }
           }
         };
 #pragma unroll
