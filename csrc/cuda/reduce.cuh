@@ -226,10 +226,7 @@ struct Cluster {
   // In the peer's memory, where it lies as in this block's.
   __device__ __forceinline__ void store(double2* place, int peer, const double2& value) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];" ::"r"(
-                     mapped(shared_address(place), peer)),
-                 "d"(value.x), "d"(value.y), "r"(mapped(arrivals(), peer))
-                 : "memory");
+    send(mapped_to(shared_address(place), peer), value, mapped_to(arrivals(), peer));
 #endif
   }
 
@@ -245,11 +242,6 @@ struct Cluster {
   static __device__ __forceinline__ uint32_t arrivals() {
     __shared__ uint64_t barrier;
     return shared_address(&barrier);
-  }
-  static __device__ __forceinline__ uint32_t mapped(uint32_t address, int peer) {
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(peer));
-    return there;
   }
 #endif
 };

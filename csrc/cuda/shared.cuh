@@ -62,6 +62,24 @@ __device__ __forceinline__ void await_phase(uint32_t barrier, unsigned parity) {
       "r"(parity)
       : "memory");
 }
+
+// Where a peer of the cluster has what lies there here.
+__device__ __forceinline__ uint32_t mapped_to(uint32_t address, int peer) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(peer));
+  return there;
+}
+// To places in a peer's memory, whose barrier expects the bytes.
+__device__ __forceinline__ void send(uint32_t place, const double2& value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];" ::"r"(place),
+               "d"(value.x), "d"(value.y), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void send(uint32_t place, const float2& value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(place),
+               "f"(value.x), "f"(value.y), "r"(barrier)
+               : "memory");
+}
 #endif
 
 }  // namespace l1norm::cuda

@@ -89,21 +89,6 @@ struct Place {
   __device__ __forceinline__ bool is_edge(const Layout& l) const { return window == 0 || window >= l.a_plane - 2; }
 };
 
-__device__ __forceinline__ uint32_t mapped_to(uint32_t address, int peer) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(peer));
-  return there;
-}
-__device__ __forceinline__ void send(uint32_t place, const double2& value, uint32_t barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f64 [%0], {%1, %2}, [%3];" ::"r"(place),
-               "d"(value.x), "d"(value.y), "r"(barrier)
-               : "memory");
-}
-__device__ __forceinline__ void send(uint32_t place, const float2& value, uint32_t barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(place),
-               "f"(value.x), "f"(value.y), "r"(barrier)
-               : "memory");
-}
 // Once this thread's copies so far are there; the barrier counts threads.
 __device__ __forceinline__ void arrive_with_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
