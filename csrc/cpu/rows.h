@@ -76,7 +76,7 @@ class Rows : Tiles<Direction> {
       char* const y = this->place(runs);
       if (layout_.rows == 1 && layout_.direct[2]) this->pages_.prepare(y, n * size_);
       each_part(from, n, [&](const LinesOf& part, int64_t line, const Extent& extent) {
-        Direction::write(line_kernels_, part, to(y, line), extent, sums_, numbers_, streams());
+        Direction::write(line_kernels_, part, to(y, line, n), extent, sums_, numbers_, streams());
       });
       this->written(runs, n);
     });
@@ -88,7 +88,8 @@ class Rows : Tiles<Direction> {
     char* const y = this->place(this->start_);
     each_part(lines(this->start_, 0, layout_.chunk), layout_.chunk,
               [&](const LinesOf& from, int64_t line, const Extent& extent) {
-                Direction::at_once(call_, kernels_, from, to(y, line), extent, sums_, numbers_, streams());
+                Direction::at_once(call_, kernels_, from, to(y, line, layout_.chunk), extent, sums_, numbers_,
+                                   streams());
               });
     this->written(this->start_, layout_.chunk);
     if (Direction::kGrad || call_.denominator == nullptr) return;
@@ -158,10 +159,10 @@ class Rows : Tiles<Direction> {
     return near ? apart : 0;
   }
 
-  // Results from a line on, of those that begin at y.
-  LinesTo to(char* y, int64_t line) const {
-    const int64_t step = layout_.direct[2] ? line_stride(2) : width_;
-    return {y + line * step * size_, step, groups_stride(2, 0)};
+  // Results from a line on, of those that begin at y, n of every row.
+  LinesTo to(char* y, int64_t line, int64_t n) const {
+    const int64_t step = step_of(2, n);
+    return {y + line * step * size_, step, groups_stride(2, n)};
   }
 
   bool streams() const { return this->streaming_ && layout_.direct[2]; }

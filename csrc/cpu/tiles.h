@@ -154,12 +154,12 @@ class Tiles {
     Runs along = from;
     const Walk& row = call_.geometry.row;
     if (layout_.turned) return each_turned(operand, element_size(dtype), n, work);
-    if (layout_.groups) {  // runs of rows that take turns, likewise
+    if (layout_.groups) {  // runs of rows that take turns, one behind the other
       const int64_t elements = n * layout_.line;
       return work(first_.at(), from.at(), 0,
                   Block{rows_ / layout_.line, elements, runs_stride(operand), 1, elements, 1});
     }
-    if (!layout_.by_columns && rows_ > 1) {  // whole rows, one behind the other
+    if (!layout_.by_columns && rows_ > 1) {  // whole rows, likewise
       return work(first_.at(), from.at(), 0, Block{rows_, n, rows_stride(operand), row_stride(operand), n, 1});
     }
     const int64_t unit = unit_of(operand, dtype), run = Inner(row).size, step = row_stride(operand);
