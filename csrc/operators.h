@@ -90,6 +90,7 @@ struct Operators {
   }
 
   // The short way, see bindings.cpp. Boxed by hand: the counts and copies of TORCH_BOX would take 0.1 us more, of 2.
+
   // What an overload is given besides tensors.
   enum class Given { kNothing, kSettings, kSettingsAndType };
 

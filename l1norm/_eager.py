@@ -79,15 +79,15 @@ def _dims_of(number: int) -> list[int]:
 
 
 def _backward(
-    ctx: Any, grad_output: Tensor | None, settings: Settings | None = None, dtype: torch.dtype | None = None
+    ctx: Any, grad_output: Tensor | None, settings: Settings | None = None, pair: tuple[Tensor, Tensor] | None = None
 ) -> Tensor | None:
-    """The gradient, by the public operators where somebody differentiates or follows it."""
+    """The gradient, by the public operators where somebody differentiates or follows it.
+
+    ``pair``: input and divisor, if those that were saved are not to be taken.
+    """
     if grad_output is None:
         return None
-    input, m = ctx.saved_tensors
-    if dtype is not None:
-        source = input
-        input = input.to(dtype)
+    input, m = ctx.saved_tensors if pair is None else pair
     if not (
         is_grad_enabled()
         or is_dynamo_compiling()
@@ -101,14 +101,13 @@ def _backward(
         else:
             grad = _gradient_with(grad_output, input, m, *settings)
         if grad is not None:
-            return grad if dtype is None else grad.to(source.dtype)
+            return grad
     number, reduction, eps = settings or _USUAL
     dims = _dims_of(number)
     if is_grad_enabled():
         # A second derivative goes through the divisor as well, which is a constant here.
         m = L1NormFunction.apply(input, dims, reduction, eps, None)[1]  # type: ignore[no-untyped-call]
-    result = gradient(grad_output, input, m, None, dims, reduction, eps)
-    return result if dtype is None else result.to(source.dtype)
+    return gradient(grad_output, input, m, None, dims, reduction, eps)
 
 
 class L1NormShortFunction(torch.autograd.Function):
@@ -165,7 +164,10 @@ class L1NormShortFunctionWithCast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None) -> tuple[Tensor | None, None, None]:
         """The gradient of the input, in its dtype."""
-        return _backward(ctx, grad_output, *ctx.settings), None, None
+        settings, dtype = ctx.settings
+        input, m = ctx.saved_tensors
+        grad = _backward(ctx, grad_output, settings, (input.to(dtype), m))
+        return None if grad is None else grad.to(input.dtype), None, None
 
 
 def _lean(function: type[torch.autograd.Function]) -> Callable[..., Tensor | None]:

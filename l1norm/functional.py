@@ -108,7 +108,7 @@ def l1_norm(
 
     """
     cast = dtype if dtype is not None and getattr(input, "dtype", None) is not dtype else None
-    # Otherwise, and for every error, the full way.
+    # Where the short way declines, and for every error, the full one.
     if return_denominator is False or (return_denominator is True and out is None):
         done = short_way(input, out, dim, reduction, eps, return_denominator, cast)
         if done is not None:
