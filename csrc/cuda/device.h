@@ -30,6 +30,12 @@ constexpr bool is_memory_fast(const Device& device) { return device.bytes_per_cy
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Clusters that have a multiprocessor a block, all at once: of four or eight blocks they leave a sixteenth of those of
+// an H200 empty.
+inline int64_t clusters_at_once(const Device& device, int cluster) {
+  return device.multiprocessors * 15 / 16 / cluster;
+}
+
 // Packs of each of a row's parts, as few whole lines as hold all.
 constexpr int64_t whole_lines(int64_t packs, int64_t parts) {
   constexpr int kLinePacks = kLineBytes / kPackBytes;

@@ -142,11 +142,6 @@ inline TwoPassPlan plan_two_pass(const Shape& shape, const Device& device) {
   return plan;
 }
 
-// Clusters that have a multiprocessor a block, all at once: of four or eight blocks they leave a sixteenth of those of
-// an H200 empty.
-inline int64_t clusters_at_once(const Device& device, int cluster) {
-  return device.multiprocessors * 15 / 16 / cluster;
-}
 inline bool in_a_round_and_a_half(const Shape& shape, const Device& device, int cluster) {
   return 2 * shape.rows <= 3 * clusters_at_once(device, cluster);
 }
@@ -251,7 +246,8 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   if (in_warps && open(Kernel::kWarpColumns) && plan_warp_columns(shape, device, plan.warp_columns)) {
     return Kernel::kWarpColumns;
   }
-  if (open(Kernel::kColumnRing) && plan_column_ring(s, shape.backward, device, plan.column_ring) &&
+  if ((wanted || !small) && open(Kernel::kColumnRing) &&
+      plan_column_ring(s, shape.backward, device, plan.column_ring) &&
       (wanted || are_columns_better_ringed(s, plan.column_ring))) {
     return Kernel::kColumnRing;
   }

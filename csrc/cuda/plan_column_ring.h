@@ -45,7 +45,7 @@ inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device&
   }
   const int64_t room = (device.shared_bytes - kWindowTables) / kWindowStepBytes;
   const int64_t most = std::min<int64_t>(room, kMostWindowSteps);
-  const int64_t clusters = std::min<int64_t>(device.multiprocessors * 15 / 16 / kWindowCluster, kMostWindowClusters);
+  const int64_t clusters = std::min<int64_t>(clusters_at_once(device, kWindowCluster), kMostWindowClusters);
   if (clusters == 0 || most < 1 || s.steps > clusters * kWindowCluster * most) return false;
   const int64_t planes = s.units * s.columns / columns;
   plan.windows = planes * windows_of(columns);

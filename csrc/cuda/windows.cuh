@@ -25,7 +25,7 @@ __host__ __device__ constexpr int quarter_of(int warp) {
 constexpr int kTiles = 4;  // whose sums are there at a time: blocks are no farther apart
 constexpr int kKnown = kTiles * kWindowColumns;
 constexpr int kWindowBytes = kWindowColumns * static_cast<int>(sizeof(float));
-constexpr int kStepBytes = kWindowSlots * kWindowBytes;
+constexpr int kStepBytes = static_cast<int>(kWindowStepBytes);
 constexpr int kOwned = kWindowColumns / kWindowCluster;  // columns of a tile that a block of a cluster adds up
 constexpr int kGroups = 32 / kOwned;                     // of lanes, which share what is added up of each of them
 constexpr int kPolled = kMostWindowClusters / kGroups;   // slots of other clusters a lane
