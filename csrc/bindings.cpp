@@ -262,11 +262,14 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["blocks"] = 2 * (p.strided_relay.tiles / p.strided_relay.beside) * p.strided_relay.slots();
       break;
     case Kernel::kColumnRing:
+      d["columns"] = p.column_ring.columns;
+      d["slots"] = p.column_ring.slots;
       d["clusters"] = p.column_ring.clusters;
       d["steps"] = p.column_ring.steps;
+      d["teams"] = p.column_ring.teams;
       d["windows"] = p.column_ring.windows;
       d["scratch_bytes"] = p.column_ring.scratch_bytes;
-      d["threads"] = l1norm::cuda::kColumnRingThreads;
+      d["threads"] = p.column_ring.threads;
       d["blocks"] = p.column_ring.clusters * l1norm::cuda::kWindowCluster;
       break;
     case Kernel::kTwoPass:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from exact import assert_same_bits
 from samples import Guarded, decided_by_one, make_rows, with_ties
-from turns import assert_alike_from, assert_alike_in_all_settings, held_by
+from turns import assert_alike_from, assert_alike_in_all_settings, gradient, held_by
 
 import l1norm
 from l1norm import _C
@@ -20,13 +20,22 @@ def the_plan_chooses() -> Iterator[None]:
     _C.set_kernel("")
 
 
-def assert_alike(x: torch.Tensor, dim: int, cuda: str) -> None:
-    """Quotients, denominators, and what stands in the input's place."""
+def differing(a: torch.Tensor, b: torch.Tensor) -> int:
+    return int(((a != b) & ~(a.isnan() & b.isnan())).sum())
+
+
+def assert_alike(x: torch.Tensor, dim: int, cuda: str, g: torch.Tensor | None = None) -> None:
+    """Quotients, denominators, what stands in the input's place, and gradients."""
     expected, m = l1norm.l1_norm(x, dim, return_denominator=True)
     there = held_by("column_ring", x.to(cuda), dim=dim)
     y, denominator = l1norm.l1_norm(there, dim, return_denominator=True)
     assert_same_bits(y, expected)
     assert_same_bits(denominator, m)
+    if g is None:
+        g = make_rows("randn", *x.shape, seed=7)
+    gx, slopes = gradient(g.to(cuda), there, denominator, [dim]), gradient(g, x, m, [dim])
+    # A dot product's last bits depend on its order: once in some millions they are a result's.
+    assert differing(gx.cpu(), slopes) <= x.numel() // 1_000_000
     l1norm.l1_norm_(there, dim)
     assert_same_bits(there, expected)
 
@@ -40,7 +49,10 @@ def test_columns(steps, columns, cuda):
     assert_alike(x, 0, cuda)
 
 
-@pytest.mark.parametrize("shape", [(33_001, 130), (32_768, 200), (30_001, 65)])
+# Wide windows and narrow ones, few slots and many, one team of warps and two.
+@pytest.mark.parametrize("shape", [(8001, 300), (9000, 129), (11_500, 200), (16_384, 129), (20_001, 130),
+                                   (23_000, 256), (30_001, 65), (32_768, 200), (33_001, 130), (45_000, 127),
+                                   (65_001, 96)], ids=str)  # fmt: skip
 def test_blocks_with_all_the_steps_that_they_hold(shape, cuda):
     assert_alike(make_rows("lognormal", *shape), 0, cuda)
 
@@ -90,7 +102,13 @@ def test_columns_without_a_fast_path(cuda):
     x[::2, 300:310] *= 1e-30  # sums that a double has no room for
     x[::3, 305:320] *= 1e20
     x[:, 400:] = torch.where(x[:, 400:] < 0.5, 0.0, x[:, 400:])
-    assert_alike(x, 0, cuda)
+    g = make_rows("randn", 3001, 700, seed=2)
+    g[8, 500] = torch.inf
+    g[9, 501] = torch.nan
+    g[:, 502] = 0
+    g[:, 503] *= 1e-35
+    g[:, 504] *= 1e35
+    assert_alike(x, 0, cuda, g)
 
 
 def test_all_settings(cuda):
@@ -112,6 +130,10 @@ def test_many_windows_of_long_columns(cuda):
     x = torch.randn(32_768, 4097, device=cuda, generator=torch.Generator(cuda).manual_seed(5))
     _C.set_kernel("strided_relay")
     expected = l1norm.l1_norm(x, 0)
+    m = x.abs().mean(0, keepdim=True)
+    g = torch.randn(x.shape, device=cuda, generator=torch.Generator(cuda).manual_seed(6))
+    slopes = gradient(g, x, m, [0])
     held_by("column_ring", x, dim=0)
     for _ in range(3):
         assert_same_bits(l1norm.l1_norm(x, 0), expected)
+        assert differing(gradient(g, x, m, [0]), slopes) <= 10

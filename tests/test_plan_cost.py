@@ -22,8 +22,8 @@ FASTEST = [
     # slabs 0.20
     ((656, 68_796, 4), H, True, "ring"),
     # clusters 0.33; 0.27; 0.32; 0.24; 0.28
-    ((9, 9376, 273), F, False, "strided_relay"), ((1, 9703, 7129), F, False, "strided_relay"),
-    ((1, 8553, 7899), F, True, "strided_relay"), ((1, 4963, 12_395), B, True, "strided_relay"),
+    ((9, 9376, 273), F, False, "strided_relay"), ((1, 9703, 7129), F, False, "column_ring"),
+    ((1, 8553, 7899), F, True, "column_ring"), ((1, 4963, 12_395), B, True, "strided_relay"),
     ((1786, 8348, 3), D, True, "strided_relay"),
     # strided 0.36, 0.30, 0.32, 0.55; packs of whole columns far apart 0.47
     ((35_424, 18, 306), B, False, "column_tile"), ((103_289, 13, 183), H, True, "column_tile"),

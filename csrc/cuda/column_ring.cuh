@@ -2,7 +2,7 @@
 #pragma once
 
 #include "accumulate.cuh"
-#include "held.cuh"
+#include "gradient.cuh"
 #include "quotient.cuh"
 #include "reduce.cuh"
 #include "windows.cuh"
@@ -12,212 +12,282 @@ namespace column_ring_kernel {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-struct RingSums : Ring {
-  // Half a warp copies a window of a step.
+template <class W>
+struct RingSums : Ring<W> {
+  using Ring<W>::c;
+  using Ring<W>::l;
+  using Ring<W>::tables;
+  using Ring<W>::memory;
+  using Ring<W>::first_step;
+
+  // A lane copies a pack of an operand's window of a step, its neighbours the others, and those of the other operand.
   __device__ __forceinline__ void load(int warp) const {
-    constexpr int kStride = 2 * kWindowLoaders;
-    const int lane = lane_of_warp(), chunk = lane % 16 * kPackBytes, mine = 2 * warp + lane / 16;
-    const int turn = static_cast<int>(kStride * l.output_step) & (kWindowBytes - 1);
+    constexpr int kLanes = W::kBytes / kPackBytes, kSteps = 32 / (kLanes * W::kOperands);
+    constexpr int kStride = kSteps * kWindowLoaders;
+    const int lane = lane_of_warp(), chunk = lane % kLanes * kPackBytes;
+    const int mine = kSteps * warp + lane / (kLanes * W::kOperands);
+    const bool of_grad = W::kBackward && lane / kLanes % 2 != 0;
+    const int64_t apart = of_grad ? l.grad_step : l.input_step;
+    char* const ring = memory + (of_grad ? W::kBytes : 0) + chunk;
+    const int turn = static_cast<int>(kStride * l.output_step) & (W::kBytes - 1);
     Turn turns;
     Place at;
-    const char *input = input_of(at, first_step), *output = output_of(at, first_step);
+    const auto source_of = [&] { return of_grad ? this->grad_of(at, first_step) : this->input_of(at, first_step); };
+    const char *source = source_of(), *output = this->output_of(at, first_step);
 #pragma unroll 1
     for (int n = 0; n < l.windows; ++n) {
       const bool edge = at.is_edge(l);
 #pragma unroll 1
-      for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        int step = steps_ahead(quarter) + mine;
-        const int end = steps_ahead(quarter + 1);
-        await_phase(shared_address(&tables.empty[turns.slot][quarter]), turns.parity ^ 1);
-        int before = past(output + step * l.output_step);
-        const char* from = input + step * l.input_step + at.window * kWindowBytes + chunk;
-        char* to = memory + step * kStepBytes + turns.slot * kWindowBytes + chunk;
+      for (int part = 0; part < W::kParts; ++part) {
+        int step = this->steps_ahead(part) + mine;
+        const int end = this->steps_ahead(part + 1);
+        await_phase(shared_address(&tables.empty[turns.slot][part]), turns.parity ^ 1);
+        int before = this->past(output + step * l.output_step);
+        const char* from = source + step * apart + at.window * W::kBytes + chunk;
+        char* to = ring + turns.slot * l.slot_bytes + step * W::kStepBytes;
+        const auto each = [&](const auto& copy) {
+          copy();
+          before = (before + turn) & (W::kBytes - 1);
+          from += kStride * apart;
+          to += kStride * W::kStepBytes;
+        };
         if (!edge) {
 #pragma unroll 6
           for (; step < end; step += kStride) {
-            copy_async<Access::kOnce>(to, from - before);
-            before = (before + turn) & (kWindowBytes - 1);
-            from += kStride * l.input_step;
-            to += kStride * kStepBytes;
+            each([&] {
+              if (W::kColumns == kNarrowWindow && l.asks_wide) {
+                copy_asking_wide(to, from - before);
+              } else {
+                copy_async<Access::kOnce>(to, from - before);
+              }
+            });
           }
         } else {
 #pragma unroll 1
           for (; step < end; step += kStride) {
-            const int64_t column = (int64_t{at.window} * kWindowBytes + chunk - before) / int64_t{sizeof(float)};
+            const int64_t column = (int64_t{at.window} * W::kBytes + chunk - before) / int64_t{sizeof(float)};
+            each([&] {
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              if (column + k >= 0 && column + k < l.columns) copy_element_async(to + 4 * k, from - before + 4 * k);
-            }
-            before = (before + turn) & (kWindowBytes - 1);
-            from += kStride * l.input_step;
-            to += kStride * kStepBytes;
+              for (int k = 0; k < 4; ++k) {
+                if (column + k >= 0 && column + k < l.columns) copy_element_async(to + 4 * k, from - before + 4 * k);
+              }
+            });
           }
         }
-        arrive_with_copies(shared_address(&tables.full[turns.slot][quarter]));
+        arrive_with_copies(shared_address(&tables.full[turns.slot][part]));
       }
-      turns.next();
+      turns.next(l);
       if (at.next(l) && n + 1 < l.windows) {
-        input = input_of(at, first_step);
-        output = output_of(at, first_step);
+        source = source_of();
+        output = this->output_of(at, first_step);
       }
     }
   }
 
-  // A lane adds the columns `lane` and `lane + 32` of a tile, of one step of kWindowAdders.
+  static constexpr int kColumnsALane = W::kColumns / 32;
+
+  // What a lane adds to the sums of its columns of a part. each(take) calls take(k, place) for each of them in each of
+  // its steps, where place is the element's.
+  template <typename Each>
+  __device__ __forceinline__ void add_up(const Each& each, Sum (&sums)[kColumnsALane]) const {
+    const auto bits_at = [](const char* place) { return *reinterpret_cast<const uint32_t*>(place); };
+    if constexpr (W::kBackward) {
+      DotTally<float> tallies[kColumnsALane];
+      each([&](int k, const char* place) {
+        const Pack<float, 1> x{{__uint_as_float(bits_at(place))}}, g{{__uint_as_float(bits_at(place + W::kBytes))}};
+        tallies[k].template extend<1>(&g, &x, 1.0);
+      });
+#pragma unroll
+      for (int k = 0; k < kColumnsALane; ++k) accumulate(sums[k], tallies[k].sum().hi);
+    } else {
+      double some[kColumnsALane] = {};
+      uint32_t least = ~0u;
+      each([&](int k, const char* place) {
+        const uint32_t bits = bits_at(place), x = bits & 0x7fffffffu;
+        least = __viaddmin_u32(x, ~0u, least);
+        some[k] += __hiloint2double(static_cast<int>(x >> 3), static_cast<int>(bits << 29));
+      });
+      const Least<float> bound{2 * least + 1};
+      uint32_t most = 0;
+#pragma unroll
+      for (int k = 0; k < kColumnsALane; ++k) most = max(most, upper_word(some[k]));
+      if (most < PlacedFloat::exact_below(bound)) {
+#pragma unroll
+        for (int k = 0; k < kColumnsALane; ++k) accumulate(sums[k], PlacedFloat::unscaled({some[k], 0.0}).hi);
+      } else {
+        each([&](int k, const char* place) {
+          accumulate(sums[k], static_cast<double>(fabsf(__uint_as_float(bits_at(place)))));
+        });
+      }
+    }
+  }
+
+  // A lane adds the columns `lane` and, of 64, `lane + 32` of a tile, of one step of kWindowAdders.
   __device__ __forceinline__ void add(int warp, int rank) const {
     const int lane = lane_of_warp();
-    const int turn = static_cast<int>(kWindowAdders * l.output_step) & (kWindowBytes - 1);
+    const int turn = static_cast<int>(kWindowAdders * l.output_step) & (W::kBytes - 1);
     Turn turns;
     Place at;
-    const char* output = output_of(at, first_step);
-    int last = kWindowSlots - 1;
+    const char* output = this->output_of(at, first_step);
+    int last = l.slots - 1;
 #pragma unroll 1
     for (int n = 0; n < l.windows; ++n) {
-      Sum sums[2];
-      // Of what lies in the window before, behind the slots' end where this one is the first of them.
-      const uint32_t wrap = turns.slot == 0 ? kStepBytes : 0;
-      const int base = turns.slot * kWindowBytes + (lane - l.shift) * 4;
+      Sum sums[kColumnsALane];
+      // From there to what lies in the window before.
+      const uint32_t wrap = static_cast<uint32_t>((last - turns.slot) * l.slot_bytes + W::kBytes);
+      const int base = (lane - l.shift) * 4;
 #pragma unroll 1
-      for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        await_phase(shared_address(&tables.full[turns.slot][quarter]), turns.parity);
-        const int first = steps_ahead(quarter) + warp, end = steps_ahead(quarter + 1);
-        const int from = past(output + first * l.output_step);
+      for (int part = 0; part < W::kParts; ++part) {
+        await_phase(shared_address(&tables.full[turns.slot][part]), turns.parity);
+        const int first = this->steps_ahead(part) + warp, end = this->steps_ahead(part + 1);
+        const int from = this->past(output + first * l.output_step);
         const auto each = [&](const auto& take) {
           int before = from;
-          const char* row = memory + first * kStepBytes;
+          const char* row = memory + turns.slot * l.slot_bytes + first * W::kStepBytes;
 #pragma unroll 3
           for (int step = first; step < end; step += kWindowAdders) {
-            const uint32_t place = static_cast<uint32_t>(base + before);
-            take(*reinterpret_cast<const uint32_t*>(row + __viaddmin_u32(place, wrap, place)),
-                 *reinterpret_cast<const uint32_t*>(row + __viaddmin_u32(place + 128, wrap, place + 128)));
-            before = (before + turn) & (kWindowBytes - 1);
-            row += kWindowAdders * kStepBytes;
+#pragma unroll
+            for (int k = 0; k < kColumnsALane; ++k) {
+              // Negative numbers are large: the lesser one of both is none of those, or both are and it is the second.
+              const uint32_t place = static_cast<uint32_t>(base + before + k * 128);
+              take(k, row + static_cast<int>(__viaddmin_u32(place, wrap, place)));
+            }
+            before = (before + turn) & (W::kBytes - 1);
+            row += kWindowAdders * W::kStepBytes;
           }
         };
-        double first_sum = 0.0, second_sum = 0.0;
-        uint32_t least = ~0u;
-        each([&](uint32_t a, uint32_t b) {
-          const uint32_t x = a & 0x7fffffffu, y = b & 0x7fffffffu;
-          least = __viaddmin_u32(x, ~0u, least);
-          least = __viaddmin_u32(y, ~0u, least);
-          first_sum += __hiloint2double(static_cast<int>(x >> 3), static_cast<int>(a << 29));
-          second_sum += __hiloint2double(static_cast<int>(y >> 3), static_cast<int>(b << 29));
-        });
-        const Least<float> bound{2 * least + 1};
-        const bool exact = max(upper_word(first_sum), upper_word(second_sum)) < PlacedFloat::exact_below(bound);
-        if (exact) {
-          accumulate(sums[0], PlacedFloat::unscaled({first_sum, 0.0}).hi);
-          accumulate(sums[1], PlacedFloat::unscaled({second_sum, 0.0}).hi);
-        } else {
-          each([&](uint32_t a, uint32_t b) {
-            accumulate(sums[0], static_cast<double>(fabsf(__uint_as_float(a))));
-            accumulate(sums[1], static_cast<double>(fabsf(__uint_as_float(b))));
-          });
-        }
+        add_up(each, sums);
         __syncwarp();
-        if (lane == 0 && n > 0) arrive_at(shared_address(&tables.empty[last][quarter]));
+        if (lane == 0 && n > 0) arrive_at(shared_address(&tables.empty[last][part]));
       }
       meet_adders();  // none reads the last tile's parts any more
-      tables.parts[warp][lane] = both_words(sums[0]);
-      tables.parts[warp][lane + 32] = both_words(sums[1]);
+#pragma unroll
+      for (int k = 0; k < kColumnsALane; ++k) tables.parts[warp][lane + 32 * k] = both_words(sums[k]);
       meet_adders();
-#pragma unroll 1
-      for (int owner = warp; owner < kWindowCluster; owner += kWindowAdders) {
+      // Some lanes add up some warps' parts of a column each.
+      constexpr int kSharers = 2, kOfWarp = 32 / kSharers;
+      if (warp * kOfWarp < W::kColumns) {
+        const int column = warp * kOfWarp + lane % kOfWarp, share = lane / kOfWarp;
         Sum sum;
 #pragma unroll
-        for (int first = 0; first < kWindowAdders; first += kGroups) {
-          const int of = first + lane / kOwned;
-          if (of >= kWindowAdders) continue;
-          const double2 words = tables.parts[of][owner * kOwned + lane % kOwned];
+        for (int of = 0; of < kWindowAdders; of += kSharers) {
+          const double2 words = tables.parts[of + share][column];
           sum = sum + Sum{words.x, words.y};
         }
-        sum = across_lanes(sum);
-        if (lane < kOwned) {
-          const int tile = n % kTiles;
-          send(mapped_to(shared_address(&tables.handed[tile][rank][lane]), owner), both_words(sum),
+        sum = sum + shuffled(sum, kOfWarp);
+        if (share == 0) {
+          const int tile = n % W::kTiles, owner = column / W::kOwned;
+          send(mapped_to(shared_address(&tables.handed[tile][rank][column % W::kOwned]), owner), both_words(sum),
                mapped_to(shared_address(&tables.hands[tile]), owner));
         }
       }
       last = turns.slot;
-      turns.next();
-      if (at.next(l) && n + 1 < l.windows) output = output_of(at, first_step);
+      turns.next(l);
+      if (at.next(l) && n + 1 < l.windows) output = this->output_of(at, first_step);
     }
   }
 
-  // The sum of what groups of lanes have of kOwned columns.
+  // The sum of what groups of lanes have of W::kOwned columns.
   static __device__ __forceinline__ Sum across_lanes(Sum sum) {
 #pragma unroll
-    for (int lanes = kOwned; lanes < 32; lanes *= 2) sum = sum + shuffled(sum, lanes);
+    for (int lanes = W::kOwned; lanes < 32; lanes *= 2) sum = sum + shuffled(sum, lanes);
     return sum;
   }
 
-  // Adds up this block's columns of each tile, of its cluster and of all, and tells the cluster.
-  __device__ __forceinline__ void exchange(int rank, int cluster, double2* scratch) const {
-    const int lane = lane_of_warp(), column = lane % kOwned, group = lane / kOwned;
-    const int count = l.clusters * kOwned;
-    Place at;
-    Offsets plane = plane_of(at);
+  // Adds up this block's columns of every kExchangers-th tile, of its cluster and of all, and tells the cluster.
+  __device__ __forceinline__ void exchange(int warp, int rank, int cluster, double2* scratch) const {
+    const int lane = lane_of_warp(), column = lane % W::kOwned, group = lane / W::kOwned;
+    const int count = l.clusters * W::kOwned;
+    const Walk& rows = c.geometry.rows;
+    const int64_t denominator_step = rows.stride[rows.dims - 1].denominator;
 #pragma unroll 1
-    for (int n = 0; n < l.windows; ++n) {
-      const int tile = n % kTiles;
+    for (int n = warp; n < l.windows; n += W::kExchangers) {
+      const Place at(n, l);
+      const int tile = n % W::kTiles;
       if (lane == 0) {
-        expect_bytes(shared_address(&tables.hands[tile]), kWindowColumns * static_cast<int>(sizeof(double2)));
-        expect_bytes(shared_address(&tables.known[tile]),
-                     kWindowColumns * static_cast<int>(sizeof(double2) + 2 * sizeof(float2)));
+        expect_bytes(shared_address(&tables.hands[tile]), W::kColumns * static_cast<int>(sizeof(double2)));
       }
+      const int64_t at_column = int64_t{at.window} * W::kColumns - l.shift + rank * W::kOwned + column;
+      const bool exists = at_column >= 0 && at_column < l.columns;
+      const int64_t denominator = this->plane_of(at).denominator + at_column * denominator_step;
+      RowDivisor<float> divisor{1.0f, 0.0f};
+      if (W::kBackward && exists) divisor = RowDivisor<float>(c, denominator);
       __syncwarp();
-      await_phase(shared_address(&tables.hands[tile]), n / kTiles % 2);
+      await_phase(shared_address(&tables.hands[tile]), n / W::kTiles % 2);
+      // Not sooner: this block has divided the window whose tile was there before.
+      if (lane == 0) {
+        expect_bytes(shared_address(&tables.known[tile]), static_cast<int>(sizeof tables.results) / W::kTiles);
+      }
       Sum sum;
 #pragma unroll
-      for (int of = 0; of < kWindowCluster; of += kGroups) {
+      for (int of = 0; of < kWindowCluster; of += W::kGroups) {
         const double2 words = tables.handed[tile][of + group][column];
         sum = sum + Sum{words.x, words.y};
       }
       sum = across_lanes(sum);
       if (l.clusters > 1) {
         double2* const slots = scratch + (static_cast<int64_t>(n) * kWindowCluster + rank) * count;
-        if (group == 0) publish(slots + cluster * kOwned + column, sum);
-        Sum parts[kPolled];
+        if (group == 0) publish(slots + cluster * W::kOwned + column, sum);
+        Sum parts[W::kPolled];
         bool there;
         do {
           there = true;
 #pragma unroll
-          for (int i = 0; i < kPolled; ++i) parts[i] = peek(slots + min(i * 32 + lane, count - 1));
+          for (int i = 0; i < W::kPolled; ++i) parts[i] = peek(slots + min(i * 32 + lane, count - 1));
 #pragma unroll
-          for (int i = 0; i < kPolled; ++i) there &= !is_unset(parts[i]);
+          for (int i = 0; i < W::kPolled; ++i) there &= !is_unset(parts[i]);
         } while (!__all_sync(0xffffffffu, there));
 #pragma unroll
-        for (int i = 0; i < kPolled; ++i) {
+        for (int i = 0; i < W::kPolled; ++i) {
           if (i * 32 + lane >= count) parts[i] = Sum{};
         }
 #pragma unroll
-        for (int apart = 1; apart < kPolled; apart *= 2) {
+        for (int apart = 1; apart < W::kPolled; apart *= 2) {
 #pragma unroll
-          for (int i = 0; i + apart < kPolled; i += 2 * apart) parts[i] = parts[i] + parts[i + apart];
+          for (int i = 0; i + apart < W::kPolled; i += 2 * apart) parts[i] = parts[i] + parts[i + apart];
         }
         sum = across_lanes(parts[0]);
       }
+      tell(tile, rank * W::kOwned + column, group, sum, divisor);
+      if constexpr (!W::kBackward) {
+        if (c.denominator != nullptr && group == 0 && cluster == n % l.clusters && exists) {
+          write_denominator<float>(c, denominator, sum);
+        }
+      }
+    }
+  }
+
+  // Hands what a column of a tile is divided by to the cluster, a group of lanes to some of its blocks.
+  __device__ __forceinline__ void tell(int tile, int column, int group, const Sum& sum,
+                                       const RowDivisor<float>& divisor) const {
+    const int index = tile * W::kColumns + column, before = (index - 1) & (W::kKnown - 1);
+    auto& results = tables.results;
+    const auto to_each = [&](const auto& send_to) {
+#pragma unroll
+      for (int peer = group; peer < kWindowCluster; peer += W::kGroups) {
+        const uint32_t known = mapped_to(shared_address(&tables.known[tile]), peer);
+        send_to([&](auto& place, const auto& value) { send(mapped_to(shared_address(&place), peer), value, known); });
+      }
+    };
+    if constexpr (W::kBackward) {
+      const Gradient gradient = read_gradient<float>(sum, divisor, c);
+      to_each([&](const auto& to) {
+        to(results.inverses[0][index], gradient.inverse);
+        to(results.inverses[1][before], gradient.inverse);
+        to(results.throughs[0][index], gradient.through);
+        to(results.throughs[1][before], gradient.through);
+      });
+    } else {
       const FloatDivisor m(sum, c.count, c.eps);
       // An infinite one stands for all that divide_by() is not for; zero and NaN make quotients NaN.
       float2 words = make_float2(m.hi, m.lo);
       if (m.is_special) words.y = 0.0f;
       if (!m.usable) words = make_float2(INFINITY, 0.0f);
-      const int index = tile * kWindowColumns + rank * kOwned + column;
-#pragma unroll
-      for (int peer = group; peer < kWindowCluster; peer += kGroups) {
-        const uint32_t known = mapped_to(shared_address(&tables.known[tile]), peer);
-        send(mapped_to(shared_address(&tables.divisors[0][index]), peer), words, known);
-        send(mapped_to(shared_address(&tables.divisors[1][(index - 1) & (kKnown - 1)]), peer), words, known);
-        send(mapped_to(shared_address(&tables.totals[index]), peer), both_words(sum), known);
-      }
-      if (c.denominator != nullptr && group == 0 && cluster == n % l.clusters) {
-        const int64_t at_column = int64_t{at.window} * kWindowColumns - l.shift + rank * kOwned + column;
-        if (at_column >= 0 && at_column < l.columns) {
-          const Walk& rows = c.geometry.rows;
-          write_denominator<float>(c, plane.denominator + at_column * rows.stride[rows.dims - 1].denominator, sum);
-        }
-      }
-      if (at.next(l) && n + 1 < l.windows) plane = plane_of(at);
+      to_each([&](const auto& to) {
+        to(results.divisors[0][index], words);
+        to(results.divisors[1][before], words);
+        to(results.totals[index], both_words(sum));
+      });
     }
   }
 };

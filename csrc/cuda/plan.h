@@ -215,14 +215,15 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
   return {};
 }
 
-// Whether columns are so long that the ring of windows is the better one, and windows so many that the first and the
-// last ones, and those at planes' ends, matter little. Packs of 16384 steps have 0.65 there and 0.79 in clusters of 16,
-// of 20000 0.72 and 0.68, of 32768 0.86 and relayed 0.70; elements of 12000 0.54 and relayed 0.61, of 16384 0.63 and
-// 0.60, of 32768 0.80 and 0.58. With 16 windows 24000 steps have 0.53, in clusters 0.59; with 64 of them 32768 have
-// 0.80, relayed 0.69.
-inline bool are_columns_better_ringed(const LatticeShape& s, const ColumnRingPlan& plan) {
-  if (plan.windows < 48 || s.beside.columns < 16 * kWindowColumns) return false;
-  return s.elements > 1 ? plan.steps >= 128 : plan.steps >= 150;
+// Whether columns are so long that the ring of windows is the better one, and so many that the first and the last
+// windows of a plane matter little. Of 1 GiB, elements of 8192 steps have 0.71 there and relayed 0.60, of 32768 0.78
+// and 0.58, of 65535 0.70 and 0.59; gradients of 4096 0.66 and 0.60, of 8192 0.75 and 0.60, of 32768 0.69 and 0.53;
+// 1001 columns of 8192 0.46 and 0.41, 100 planes of 301 0.44 and 0.52. Packs of 16384 have 0.84, in clusters of 16
+// 0.80, of 12000 0.73 and 0.78, of 32768 0.85 and relayed 0.69; gradients of 8192 0.78 and in clusters 0.80, of 10000
+// 0.70 and 0.63.
+inline bool are_columns_better_ringed(const LatticeShape& s, bool backward, const ColumnRingPlan& plan) {
+  if (s.elements > 1) return s.beside.columns >= 15 * kWideWindow && plan.steps >= (backward ? 34 : 64);
+  return s.beside.columns >= 16 * kWideWindow && plan.windows >= 48 && plan.steps >= (backward ? 80 : 130);
 }
 
 // Smaller tensors have not been measured in few tiles, slabs or relays.
@@ -246,9 +247,9 @@ Kernel plan_across(const Shape& shape, const Device& device, bool wanted, const 
   if (in_warps && open(Kernel::kWarpColumns) && plan_warp_columns(shape, device, plan.warp_columns)) {
     return Kernel::kWarpColumns;
   }
-  if ((wanted || !small) && open(Kernel::kColumnRing) &&
+  if ((wanted || !small) && open(Kernel::kColumnRing) && !shape.one_grad &&
       plan_column_ring(s, shape.backward, device, plan.column_ring) &&
-      (wanted || are_columns_better_ringed(s, plan.column_ring))) {
+      (wanted || are_columns_better_ringed(s, shape.backward, plan.column_ring))) {
     return Kernel::kColumnRing;
   }
   const bool strided = open(Kernel::kStrided) && plan_strided(s, shape.backward, device, plan.strided);

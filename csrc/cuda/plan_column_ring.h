@@ -8,54 +8,101 @@
 
 namespace l1norm::cuda {
 
-// Columns of a window: 256 bytes from a multiple of that on in the output. Bare copies of such pieces side by side of
-// 32768 rows of 65535 float32 have 0.90 of a copy's speed on an H200, of pieces from a multiple of 128 bytes on 0.82,
-// of 32 bytes 0.77: what counts is that writes are whole.
-constexpr int kWindowColumns = 64;
+// Columns of a window: 256 bytes from a multiple of that on in the output, or 128. Bare copies of pieces of 256 bytes
+// side by side of 32768 rows of 65535 float32 have 0.90 of a copy's speed on an H200, of 128 bytes 0.82, from a
+// multiple of 32 bytes on 0.77: what counts is that writes are whole.
+constexpr int kWideWindow = 64;
+constexpr int kNarrowWindow = 32;
 constexpr int kWindowCluster = 8;        // blocks, each of which adds up as many of a window's columns
 constexpr int kMostWindowClusters = 16;  // whose sums a warp adds up
-// Warps of a block. Those that divide hold some steps each of a window; three of them a quarter of the block's steps.
+// Warps of a block, and some that tell each other sums. Those that divide hold some steps each of a window.
 constexpr int kWindowLoaders = 3;
 constexpr int kWindowAdders = 6;
 constexpr int kWindowDividers = 14;
-constexpr int kWindowHeld = 20;
-constexpr int kColumnRingThreads = (kWindowLoaders + kWindowAdders + kWindowDividers + 1) * 32;
 
-constexpr int kWindowSlots = 3;                                  // windows in shared memory
-constexpr int kWindowTables = 18688;                             // bytes of shared memory beside them
-constexpr int kMostWindowSteps = kWindowDividers * kWindowHeld;  // of a block
-constexpr int64_t kWindowStepBytes = int64_t{kWindowSlots} * kWindowColumns * sizeof(float);
+constexpr int kLeastWindowSlots = 3;  // windows in shared memory
+constexpr int kMostWindowSlots = 6;
+// Windows whose sums are there, of a power of two: one more than there are slots and windows that are divided.
+constexpr int window_tiles(int slots) { return slots < 4 ? 4 : 8; }
+
+// What depends on a window's columns, on whether there are gradients beside them, and on how many there are at a time.
+struct WindowSize {
+  int columns;
+  bool backward;
+  int tiles;
+
+  constexpr int operands() const { return backward ? 2 : 1; }
+  // Parts of a block's steps, which are awaited and given up apart.
+  constexpr int parts() const { return tiles == 4 ? 4 : 1; }
+  // Warps that tell each other sums, each of them those of every such tile.
+  constexpr int exchangers() const { return tiles == 4 ? 1 : 4; }
+  constexpr int threads() const { return (kWindowLoaders + kWindowAdders + kWindowDividers + exchangers()) * 32; }
+  // Steps of a window that a warp divides, of which a lane holds up to 40 floats.
+  constexpr int held() const {
+    const int pairs = tiles == 4 ? 20 : backward && columns == kNarrowWindow ? 16 : 14;
+    return pairs / operands() * (kWideWindow / columns);
+  }
+  constexpr int most_steps() const { return kWindowDividers * held(); }  // of a block
+  // Teams of warps that divide, each of them every such window: one or two.
+  constexpr int teams(int64_t steps) const { return tiles == 8 && 2 * steps <= most_steps() ? 2 : 1; }
+  // Shared memory of a window's step, and beside all windows.
+  constexpr int step_bytes() const { return columns * 4 * operands(); }
+  constexpr int tables_bytes() const {
+    const int slots = tiles == 4 ? kLeastWindowSlots : kMostWindowSlots, barriers = slots * parts() * 2 + tiles * 2;
+    return (tiles * columns * 32 + (kWindowAdders + tiles) * columns * 16 + barriers * 8 + 127) / 128 * 128;
+  }
+};
 
 // `clusters` clusters of kWindowCluster blocks walk over windows of columns, each block with the same `steps` steps.
 struct ColumnRingPlan {
+  int threads;
+  int columns;  // of a window
+  int slots;
   int clusters;
   int steps;
-  int held;  // of a warp that divides
+  int teams;  // of warps that divide
+  int held;   // steps of each of them
   int64_t windows;
   int64_t scratch_bytes;
 };
 
 // Windows of a plane, whose tiles of sums begin at such columns that a window's are known with the one behind it.
-constexpr int64_t windows_of(int64_t columns) { return ceil_div(columns + kWindowColumns - 1, kWindowColumns); }
+constexpr int64_t windows_of(int64_t columns, int a_window) { return ceil_div(columns + a_window - 1, a_window); }
 
 inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device& device, ColumnRingPlan& plan) {
   const int64_t columns = s.beside.columns;
-  if (backward || s.element_size != 4 || columns == 0 || s.steps == 0 || device.max_cluster < kWindowCluster) {
-    return false;
-  }
-  const int64_t room = (device.shared_bytes - kWindowTables) / kWindowStepBytes;
-  const int64_t most = std::min<int64_t>(room, kMostWindowSteps);
+  if (s.element_size != 4 || columns == 0 || s.steps == 0 || device.max_cluster < kWindowCluster) return false;
   const int64_t clusters = std::min<int64_t>(clusters_at_once(device, kWindowCluster), kMostWindowClusters);
-  if (clusters == 0 || most < 1 || s.steps > clusters * kWindowCluster * most) return false;
+  if (clusters == 0) return false;
+  const int64_t steps = ceil_div(s.steps, clusters * kWindowCluster);
+  // The most of them.
+  const auto slots_of = [&](int columns) {
+    for (int slots = kMostWindowSlots; slots >= kLeastWindowSlots; --slots) {
+      const WindowSize size{columns, backward, window_tiles(slots)};
+      if (steps > size.most_steps()) continue;
+      if (size.tables_bytes() + slots * steps * size.step_bytes() <= device.shared_bytes) return slots;
+    }
+    return 0;
+  };
+  plan.columns = kWideWindow;
+  plan.slots = slots_of(kWideWindow);
+  if (plan.slots == 0) {
+    plan.columns = kNarrowWindow;
+    plan.slots = slots_of(kNarrowWindow);
+  }
+  if (plan.slots == 0) return false;
   const int64_t planes = s.units * s.columns / columns;
-  plan.windows = planes * windows_of(columns);
-  if (plan.windows >= INT32_MAX / (16 * kWindowColumns)) return false;
-  plan.steps = static_cast<int>(ceil_div(s.steps, clusters * kWindowCluster));
+  plan.windows = planes * windows_of(columns, plan.columns);
+  if (plan.windows >= INT32_MAX / (16 * plan.columns)) return false;
+  plan.steps = static_cast<int>(steps);
   plan.clusters = static_cast<int>(ceil_div(s.steps, int64_t{plan.steps} * kWindowCluster));
   // A block's steps are found by offsets of 32 bits.
-  if (plan.steps * s.apart + kWindowColumns * 4 > INT32_MAX) return false;
-  plan.held = static_cast<int>(ceil_div(plan.steps, kWindowDividers));
-  plan.scratch_bytes = plan.windows * kWindowColumns * plan.clusters * 2 * static_cast<int64_t>(sizeof(double));
+  if (plan.steps * s.apart + plan.columns * 4 > INT32_MAX) return false;
+  const WindowSize size{plan.columns, backward, window_tiles(plan.slots)};
+  plan.threads = size.threads();
+  plan.teams = size.teams(steps);
+  plan.held = static_cast<int>(ceil_div(steps, kWindowDividers / plan.teams));
+  plan.scratch_bytes = plan.windows * plan.columns * plan.clusters * 2 * static_cast<int64_t>(sizeof(double));
   return true;
 }
 

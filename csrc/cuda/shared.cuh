@@ -75,6 +75,11 @@ __device__ __forceinline__ void send(uint32_t place, const double2& value, uint3
                "d"(value.x), "d"(value.y), "r"(barrier)
                : "memory");
 }
+__device__ __forceinline__ void send(uint32_t place, double value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f64 [%0], %1, [%2];" ::"r"(place), "d"(value),
+               "r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void send(uint32_t place, const float2& value, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(place),
                "f"(value.x), "f"(value.y), "r"(barrier)

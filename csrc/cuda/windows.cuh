@@ -1,58 +1,92 @@
 // Windows of columns, which the warps of a column ring hand each other.
 //
-// Window n of a block's steps is 64 columns from a multiple of 256 bytes on in the output, which are other columns in
-// each step: up to 63 further to the left. Tile n of sums is that of 64 columns, `shift` columns to the left of where
-// window n would have them if its steps began at such multiples; it is complete once window n is loaded. Window n is
-// divided by what tiles n and n + 1 have.
+// Window n of a block's steps is kColumns columns from a multiple of kBytes on in the output, which are other columns
+// in each step: up to kColumns - 1 further to the left. Tile n of sums is that of kColumns columns, `shift` columns to
+// the left of where window n would have them if its steps began at such multiples; it is complete once window n is
+// loaded. Window n is divided by what tiles n and n + 1 have.
 #pragma once
 
 #include "../call.h"
+#include "divider.h"
 #include "plan_column_ring.h"
 #include "shared.cuh"
 
 namespace l1norm::cuda {
 namespace column_ring_kernel {
 
-constexpr int kQuarters = 4;  // of a block's steps, which are awaited and given up apart
-// Warps that divide ahead of a quarter's.
-__host__ __device__ constexpr int warps_ahead(int quarter) { return quarter * kWindowDividers / kQuarters; }
-__host__ __device__ constexpr int warps_of(int quarter) { return warps_ahead(quarter + 1) - warps_ahead(quarter); }
-__host__ __device__ constexpr int quarter_of(int warp) {
-  int quarter = 0;
-  while (warp >= warps_ahead(quarter + 1)) ++quarter;
-  return quarter;
-}
-constexpr int kTiles = 4;  // whose sums are there at a time: blocks are no farther apart
-constexpr int kKnown = kTiles * kWindowColumns;
-constexpr int kWindowBytes = kWindowColumns * static_cast<int>(sizeof(float));
-constexpr int kStepBytes = static_cast<int>(kWindowStepBytes);
-constexpr int kOwned = kWindowColumns / kWindowCluster;  // columns of a tile that a block of a cluster adds up
-constexpr int kGroups = 32 / kOwned;                     // of lanes, which share what is added up of each of them
-constexpr int kPolled = kMostWindowClusters / kGroups;   // slots of other clusters a lane
+// Windows of so many columns, of input alone or of input and its result's gradient.
+template <int kWindowColumns, bool kOfGradients, int kWindowTiles>
+struct Windows {
+  static constexpr int kColumns = kWindowColumns;
+  static constexpr bool kBackward = kOfGradients;
+  static constexpr int kTiles = kWindowTiles;
+  static constexpr WindowSize kSize{kColumns, kBackward, kTiles};
+  static constexpr int kMostSlots = kTiles == 4 ? kLeastWindowSlots : kMostWindowSlots;
+  static constexpr int kExchangers = kSize.exchangers();
+  static constexpr int kThreads = kSize.threads();
+  static constexpr int kOperands = kSize.operands();
+  static constexpr int kBytes = kColumns * static_cast<int>(sizeof(float));  // of an operand's window of a step
+  static constexpr int kStepBytes = kSize.step_bytes();                      // of all operands
+  // Parts of a block's steps, which are awaited and given up apart.
+  static constexpr int kParts = kSize.parts();
+  // Warps that divide ahead of a part's.
+  static __host__ __device__ constexpr int warps_ahead(int part) { return part * kWindowDividers / kParts; }
+  static __host__ __device__ constexpr int warps_of(int part) { return warps_ahead(part + 1) - warps_ahead(part); }
+  static __host__ __device__ constexpr int part_of(int warp) {
+    int part = 0;
+    while (warp >= warps_ahead(part + 1)) ++part;
+    return part;
+  }
+  // Whether warps that divide take their next window once memory has taken what they wrote: where windows are long.
+  static constexpr bool kAwaitsWrites = kTiles == 4 || kColumns == kNarrowWindow;
+  static constexpr int kHeldAtOnce = kWideWindow / kColumns;  // steps that a warp's register has neighbours of
+  static constexpr int kHeld = kSize.held() / kHeldAtOnce;
+  static constexpr int kKnown = kTiles * kColumns;
+  static constexpr int kOwned = kColumns / kWindowCluster;  // columns of a tile that a block of a cluster adds up
+  static constexpr int kGroups = 32 / kOwned;               // of lanes, which share what is added up of each of them
+  static constexpr int kPolled = kMostWindowClusters / kGroups;  // slots of other clusters a lane
+};
 
 // What does not change from window to window.
 struct Layout {
   int64_t columns;  // of a plane
   int64_t all_steps;
-  int64_t input_step, output_step;  // in bytes
-  int windows;                      // of all planes
-  int a_plane;                      // of those
-  int steps;                        // of a block
+  int64_t input_step, grad_step, output_step;  // in bytes
+  int windows;                                 // of all planes
+  int a_plane;                                 // of those
+  int steps;                                   // of a block
+  int slots;
+  int slot_bytes;
+  int teams;
   int held;
   int shift;
-  int lag;  // tiles behind its own that a window waits for
+  int lag;         // tiles behind its own that a window waits for
+  bool asks_wide;  // for what lies beside a narrow window in a wide one
   int clusters;
+  Divider by_plane, by_slots;
 };
 
-struct Tables {
-  float2 divisors[2][kKnown];  // in two words: of pairs of columns from an even one on, and from an odd one on
+// What columns are divided by. Words of two neighbours from an even column on, and from an odd one on.
+template <int kKnown, bool kBackward>
+struct Known {
+  float2 divisors[2][kKnown];  // in two words
   double2 totals[kKnown];
-  double2 parts[kWindowAdders][kWindowColumns];
-  double2 handed[kTiles][kWindowCluster][kOwned];
-  uint64_t full[kWindowSlots][kQuarters], empty[kWindowSlots][kQuarters], hands[kTiles], known[kTiles];
 };
-constexpr int kTablesBytes = (static_cast<int>(sizeof(Tables)) + kSharedLine - 1) / kSharedLine * kSharedLine;
-static_assert(kTablesBytes == kWindowTables);
+template <int kKnown>
+struct Known<kKnown, true> {
+  double inverses[2][kKnown];
+  double throughs[2][kKnown];
+};
+
+template <class W>
+struct Tables {
+  Known<W::kKnown, W::kBackward> results;
+  double2 parts[kWindowAdders][W::kColumns];
+  double2 handed[W::kTiles][kWindowCluster][W::kOwned];
+  uint64_t full[W::kMostSlots][W::kParts], empty[W::kMostSlots][W::kParts], hands[W::kTiles], known[W::kTiles];
+};
+template <class W>
+constexpr int kTablesBytes = (static_cast<int>(sizeof(Tables<W>)) + kSharedLine - 1) / kSharedLine * kSharedLine;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
@@ -63,8 +97,8 @@ struct Turn {
   int slot = 0;
   unsigned parity = 0;
 
-  __device__ __forceinline__ void next() {
-    if (++slot < kWindowSlots) return;
+  __device__ __forceinline__ void next(const Layout& l) {
+    if (++slot < l.slots) return;
     slot = 0;
     parity ^= 1;
   }
@@ -76,7 +110,9 @@ struct Place {
   int plane = 0;
 
   Place() = default;
-  __device__ __forceinline__ Place(int n, const Layout& l) : plane(n / l.a_plane) { window = n - plane * l.a_plane; }
+  __device__ __forceinline__ Place(int n, const Layout& l) : plane(static_cast<int>(l.by_plane.quotient(n))) {
+    window = n - plane * l.a_plane;
+  }
 
   // Whether another plane begins.
   __device__ __forceinline__ bool next(const Layout& l) {
@@ -93,14 +129,22 @@ struct Place {
 __device__ __forceinline__ void arrive_with_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
+// The L2 cache is asked for all of the 256 bytes around. Where steps begin at different places of those, narrow windows
+// are faster so (gradients of 32768 x 65535 over dim 0 on an H200 0.706 to 0.735 of an addition's speed); where all
+// begin alike, every other window would ask for twice as much (32768 x 65536 0.77 to 0.71).
+__device__ __forceinline__ void copy_asking_wide(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
+}
 __device__ __forceinline__ void copy_element_async(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
 __device__ __forceinline__ void store_global(float2* to, const float2& y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(y.x), "f"(y.y) : "memory");
 }
-// Until memory has taken what this warp wrote there, and ahead of it. Without it windows are taken sooner, and all is
-// slower (32768 x 65535 float32 over dim 0 on an H200 5.3 ms, with it 5.05).
+// Until memory has taken what this warp wrote there, and ahead of it. Without it long windows are taken sooner, and all
+// is slower (32768 x 65535 float32 over dim 0 on an H200 5.3 ms, with it 5.05); of short ones it takes too long (16384
+// x 65536 2.47 ms, without it 2.36).
 __device__ __forceinline__ void await_writes(const void* written) {
   asm volatile(
       "{\n"
@@ -117,31 +161,40 @@ __device__ __forceinline__ void meet_cluster() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+template <class W>
 struct Ring {
   const Call& c;
   const Layout& l;
-  Tables& tables;
+  Tables<W>& tables;
   char* memory;
   int steps;  // of this block
   int64_t first_step;
 
-  // Steps ahead of a quarter's.
-  __device__ __forceinline__ int steps_ahead(int quarter) const { return min(warps_ahead(quarter) * l.held, steps); }
-  __device__ __forceinline__ Offsets plane_of(const Place& at) const {
-    return c.geometry.rows.at(at.plane * l.columns);
-  }
+  // Steps ahead of a part's.
+  __device__ __forceinline__ int steps_ahead(int part) const { return min(W::warps_ahead(part) * l.held, steps); }
+  __device__ __forceinline__ Offsets plane_of(const Place& at) const { return c.geometry.rows.around_small(at.plane); }
   __device__ __forceinline__ char* output_of(const Place& at, int64_t step) const {
     return static_cast<char*>(c.output) + plane_of(at).output * int64_t{sizeof(float)} + step * l.output_step;
   }
   __device__ __forceinline__ const char* input_of(const Place& at, int64_t step) const {
     return static_cast<const char*>(c.input) + plane_of(at).input * int64_t{sizeof(float)} + step * l.input_step;
   }
-  // Bytes from the multiple of kWindowBytes ahead of a step's first column.
-  static __device__ __forceinline__ int past(uintptr_t output) { return static_cast<int>(output) & (kWindowBytes - 1); }
+  __device__ __forceinline__ const char* grad_of(const Place& at, int64_t step) const {
+    return static_cast<const char*>(c.grad) + plane_of(at).grad * int64_t{sizeof(float)} + step * l.grad_step;
+  }
+  // Bytes from the multiple of W::kBytes ahead of a step's first column.
+  static __device__ __forceinline__ int past(uintptr_t output) { return static_cast<int>(output) & (W::kBytes - 1); }
   static __device__ __forceinline__ int past(const char* output) { return past(reinterpret_cast<uintptr_t>(output)); }
   // That multiple.
   static __device__ __forceinline__ char* window_of(uintptr_t output) {
-    return reinterpret_cast<char*>(output & ~uintptr_t{kWindowBytes - 1});
+    return reinterpret_cast<char*>(output & ~uintptr_t{W::kBytes - 1});
+  }
+  // Two words of each of a pair of columns, of that index times 8.
+  template <typename Pair, typename Word>
+  static __device__ __forceinline__ Pair words_of(const Word (&words)[2][W::kKnown], int index) {
+    const char* const from = reinterpret_cast<const char*>(words) + (index & (W::kKnown * 8 - 16)) +
+                             (index & 8) * (static_cast<int>(sizeof words[0]) / 8);
+    return *reinterpret_cast<const Pair*>(from);
   }
   // Whether an element lies so many bytes from a step's first column.
   __device__ __forceinline__ bool is_column(int64_t bytes) const { return bytes >= 0 && bytes < l.columns * 4; }

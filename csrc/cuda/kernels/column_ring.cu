@@ -3,84 +3,112 @@
 #include "../column_ring.cuh"
 #include "../launch.h"
 #include "../unset.cuh"
-#include "../window_quotients.cuh"
+#include "../window_results.cuh"
 
 namespace l1norm::cuda {
 namespace column_ring_kernel {
 
-__global__ void __launch_bounds__(kColumnRingThreads, 1)
+template <class W>
+__global__ void __launch_bounds__(W::kThreads, 1)
     kernel(const __grid_constant__ Call c, const __grid_constant__ Layout l, double2* const scratch) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(kSharedLine) uint4 memory[];
-  Tables& tables = *reinterpret_cast<Tables*>(memory);
+  Tables<W>& tables = *reinterpret_cast<Tables<W>*>(memory);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const int rank = static_cast<int>(blockIdx.x) % kWindowCluster,
             cluster = static_cast<int>(blockIdx.x) / kWindowCluster;
   if (thread == 0) {
-    for (int slot = 0; slot < kWindowSlots; ++slot) {
-      for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        start_barrier(shared_address(&tables.full[slot][quarter]), kWindowLoaders * 32);
-        start_barrier(shared_address(&tables.empty[slot][quarter]), kWindowAdders + warps_of(quarter));
+    for (int slot = 0; slot < l.slots; ++slot) {
+      for (int part = 0; part < W::kParts; ++part) {
+        start_barrier(shared_address(&tables.full[slot][part]), kWindowLoaders * 32);
+        start_barrier(shared_address(&tables.empty[slot][part]), kWindowAdders + W::warps_of(part) / l.teams);
       }
     }
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < W::kTiles; ++tile) {
       start_barrier(shared_address(&tables.hands[tile]), 1);
       start_barrier(shared_address(&tables.known[tile]), 1);
     }
     show_barriers();
   }
-  for (int k = thread; k < 2 * kKnown; k += kColumnRingThreads) tables.divisors[k / kKnown][k % kKnown] = float2{};
+  for (int k = thread; k < static_cast<int>(sizeof tables.results / sizeof(uint4)); k += W::kThreads) {
+    reinterpret_cast<uint4*>(&tables.results)[k] = uint4{};
+  }
   meet_cluster();
   await_stream();
   const int64_t first_step = static_cast<int64_t>(blockIdx.x) * l.steps;
   const int64_t left = l.all_steps - first_step;
   const int steps = left <= 0 ? 0 : static_cast<int>(left < l.steps ? left : l.steps);
-  const Ring ring{c, l, tables, reinterpret_cast<char*>(memory) + kTablesBytes, steps, first_step};
+  const Ring<W> ring{c, l, tables, reinterpret_cast<char*>(memory) + kTablesBytes<W>, steps, first_step};
   if (warp < kWindowLoaders) {
-    RingSums{ring}.load(warp);
+    RingSums<W>{ring}.load(warp);
   } else if (warp < kWindowLoaders + kWindowDividers) {
-    RingQuotients{ring}.divide(warp - kWindowLoaders);
+    RingResults<W>{{ring}}.divide(warp - kWindowLoaders);
   } else if (warp < kWindowLoaders + kWindowDividers + kWindowAdders) {
-    RingSums{ring}.add(warp - kWindowLoaders - kWindowDividers, rank);
+    RingSums<W>{ring}.add(warp - kWindowLoaders - kWindowDividers, rank);
   } else {
-    RingSums{ring}.exchange(rank, cluster, scratch);
+    RingSums<W>{ring}.exchange(warp - kWindowLoaders - kWindowDividers - kWindowAdders, rank, cluster, scratch);
   }
   __syncwarp();
   meet_cluster();  // none is written to that has ended
 #endif
 }
 
+template <class W>
+cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cudaStream_t stream) {
+  static_assert(kTablesBytes<W> == W::kSize.tables_bytes());
+  static Prepared prepared;
+  const Walk &rows = c.geometry.rows, &row = c.geometry.row;
+  const int last = rows.dims - 1;
+  const auto bytes_of = [&](int64_t elements) { return elements * static_cast<int64_t>(sizeof(float)); };
+  Layout l{};
+  l.columns = rows.size[last];
+  l.all_steps = row.count;
+  l.input_step = bytes_of(row.stride[0].input);
+  l.grad_step = bytes_of(row.stride[0].grad);
+  l.output_step = bytes_of(row.stride[0].output);
+  l.windows = static_cast<int>(plan.windows);
+  l.a_plane = static_cast<int>(windows_of(l.columns, W::kColumns));
+  l.steps = plan.steps;
+  l.slots = plan.slots;
+  l.slot_bytes = plan.steps * W::kStepBytes;
+  l.teams = plan.teams;
+  l.held = plan.held;
+  l.clusters = plan.clusters;
+  l.by_plane = Divider(static_cast<uint32_t>(l.a_plane));
+  l.by_slots = Divider(static_cast<uint32_t>(l.slots));
+  // Where all steps begin alike, a window's columns are its tile's.
+  bool alike = l.output_step % W::kBytes == 0;
+  for (int d = 0; d < last; ++d) alike &= rows.stride[d].output % W::kColumns == 0;
+  l.shift =
+      alike ? static_cast<int>(reinterpret_cast<uintptr_t>(c.output) / sizeof(float) % W::kColumns) : W::kColumns - 1;
+  l.lag = alike ? 0 : 1;
+  l.asks_wide = !alike;
+  const int shared = kTablesBytes<W> + plan.slots * l.slot_bytes;
+  cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(kernel<W>), shared);
+  if (error != cudaSuccess) return error;
+  error = unset_scratch(c, scratch, static_cast<size_t>(plan.scratch_bytes), stream);
+  if (error != cudaSuccess) return error;
+  return launch_clusters_at_once(c.starts_early, kernel<W>, static_cast<int64_t>(plan.clusters) * kWindowCluster,
+                                 W::kThreads, static_cast<size_t>(shared), kWindowCluster, stream, c, l,
+                                 static_cast<double2*>(scratch));
+}
+
 }  // namespace column_ring_kernel
 
 cudaError_t column_ring(const Call& c, const ColumnRingPlan& plan, void* scratch, cudaStream_t stream) {
   using namespace column_ring_kernel;
-  static Prepared prepared;
-  const Walk &rows = c.geometry.rows, &row = c.geometry.row;
-  const int last = rows.dims - 1;
-  Layout l{};
-  l.columns = rows.size[last];
-  l.all_steps = row.count;
-  l.input_step = row.stride[0].input * static_cast<int64_t>(sizeof(float));
-  l.output_step = row.stride[0].output * static_cast<int64_t>(sizeof(float));
-  l.windows = static_cast<int>(plan.windows);
-  l.a_plane = static_cast<int>(windows_of(l.columns));
-  l.steps = plan.steps;
-  l.held = plan.held;
-  l.clusters = plan.clusters;
-  // Where all steps begin alike, a window's columns are its tile's.
-  bool alike = l.output_step % kWindowBytes == 0;
-  for (int d = 0; d < last; ++d) alike &= rows.stride[d].output % kWindowColumns == 0;
-  l.shift = alike ? static_cast<int>(reinterpret_cast<uintptr_t>(c.output) / sizeof(float) % kWindowColumns)
-                  : kWindowColumns - 1;
-  l.lag = alike ? 0 : 1;
-  const int shared = kTablesBytes + plan.steps * kStepBytes;
-  cudaError_t error = prepared.for_launch(c.device, reinterpret_cast<const void*>(kernel), shared);
-  if (error != cudaSuccess) return error;
-  error = unset_scratch(c, scratch, static_cast<size_t>(plan.scratch_bytes), stream);
-  if (error != cudaSuccess) return error;
-  return launch_clusters_at_once(c.starts_early, kernel, static_cast<int64_t>(plan.clusters) * kWindowCluster,
-                                 kColumnRingThreads, static_cast<size_t>(shared), kWindowCluster, stream, c, l,
-                                 static_cast<double2*>(scratch));
+  const auto at_most = [&](auto tiles) {
+    constexpr int kTiles = decltype(tiles)::value;
+    const bool wide = plan.columns == kWideWindow;
+    if (c.grad == nullptr) {
+      return (wide ? launch<Windows<kWideWindow, false, kTiles>>
+                   : launch<Windows<kNarrowWindow, false, kTiles>>)(c, plan, scratch, stream);
+    }
+    return (wide ? launch<Windows<kWideWindow, true, kTiles>>
+                 : launch<Windows<kNarrowWindow, true, kTiles>>)(c, plan, scratch, stream);
+  };
+  return window_tiles(plan.slots) == 4 ? at_most(std::integral_constant<int, 4>{})
+                                       : at_most(std::integral_constant<int, 8>{});
 }
 
 }  // namespace l1norm::cuda

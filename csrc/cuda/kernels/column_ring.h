@@ -1,6 +1,5 @@
 // Columns longer than a cluster holds: all blocks walk over windows of them in step, each with the same steps in a ring
-// of shared memory, so that each element is read once. Float32, forward, of steps that lie alike in packs in input and
-// output.
+// of shared memory, so that each element is read once. Float32, of steps that lie alike in packs in all operands.
 #pragma once
 
 #include <cuda_runtime.h>

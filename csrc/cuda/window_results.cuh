@@ -1,0 +1,153 @@
+// What warps of a column ring do that make windows' results.
+#pragma once
+
+#include "window_gradients.cuh"
+#include "window_quotients.cuh"
+
+namespace l1norm::cuda {
+namespace column_ring_kernel {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+template <class W>
+using WindowResults = std::conditional_t<W::kBackward, WindowGradients<W>, WindowQuotients<W>>;
+
+template <class W>
+struct RingResults : WindowResults<W> {
+  using Ring<W>::l;
+  using Ring<W>::tables;
+  using Ring<W>::memory;
+  using Ring<W>::steps;
+  using Ring<W>::first_step;
+  using typename WindowResults<W>::Pair;
+
+  // A warp holds a window of its steps in registers until divisors are known: half a warp a narrow one of every other
+  // step.
+  __device__ __forceinline__ void divide(int warp) const {
+    constexpr int kAtOnce = W::kHeldAtOnce, kLanes = 32 / kAtOnce;
+    const int teams = W::kTiles == 4 ? 1 : l.teams, part = W::part_of(warp);
+    const int team = teams == 2 && warp >= kWindowDividers / 2, of_team = warp - team * (kWindowDividers / 2);
+    const uint32_t step = static_cast<uint32_t>(l.output_step), stride = kAtOnce * step;
+#pragma unroll 1
+    for (int n = team; n < l.windows; n += teams) {
+      // What is made anew in each window leaves its registers to what is held.
+      int lane;
+      asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+      const int beside = lane / kLanes, first = of_team * l.held + beside;
+      lane %= kLanes;
+      const int rows = min(max(steps - first + kAtOnce - 1, 0), l.held - beside + kAtOnce - 1) / kAtOnce;
+      const Place at(n, l);
+      const int filled = static_cast<int>(l.by_slots.quotient(n)), slot = n - filled * l.slots;
+      const char* const held = memory + slot * l.slot_bytes + first * W::kStepBytes + lane * 8;
+      const auto give_up = [&] {
+        __syncwarp();
+        if (lane_of_warp() == 0) arrive_at(shared_address(&tables.empty[slot][part]));
+      };
+      const auto await_tiles = [&] {
+        const int last = min(n + l.lag, l.windows - 1);
+        for (int tile = teams == 1 && n > 0 ? last : n; tile <= last; ++tile) {
+          await_phase(shared_address(&tables.known[tile % W::kTiles]), tile / W::kTiles % 2);
+        }
+      };
+      // Offsets of steps from there, of all of the block's, fit 32 bits.
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(this->output_of(at, first_step));
+      char* output = this->window_of(begin) + int64_t{at.window} * W::kBytes + lane * 8;
+      const uint32_t offset = static_cast<uint32_t>(this->past(begin)) + first * step;
+      const int index = (n * W::kColumns + 2 * lane + l.shift) * 8;
+      asm("" : "+l"(output));  // else they are made anew in each step
+      const auto place_of = [&](uint32_t row) {
+        return reinterpret_cast<float2*>(output + (row & ~uint32_t{W::kBytes - 1}));
+      };
+      uint32_t unproven = 0;
+      await_phase(shared_address(&tables.full[slot][part]), filled % 2);
+      const bool edge = at.is_edge(l);
+      if (!edge) {
+        Pair x[W::kHeld];
+#pragma unroll
+        for (int i = 0; i < W::kHeld; ++i) {
+          if (i < rows) x[i] = Pair(held + i * kAtOnce * W::kStepBytes);
+        }
+        give_up();
+        await_tiles();
+        const uint32_t limit = this->limit_of(n);
+        uint32_t row = offset;
+        const auto divide_some = [&](int first, const auto&... values) {
+          constexpr int kCount = sizeof...(values);
+          const Pair some[] = {values...};
+          uint32_t rows_of[kCount];
+          typename WindowResults<W>::Words words[kCount];
+#pragma unroll
+          for (int k = 0; k < kCount; ++k) {
+            rows_of[k] = row;
+            words[k] = this->words_at(index - 2 * this->past(row));
+            row += stride;
+          }
+#pragma unroll
+          for (int k = 0; k < kCount; ++k) {
+            float2 y;
+            const bool proven = this->make(some[k], words[k], limit, y);
+            if (!proven) unproven |= 1u << (first + k);
+            if (proven) {
+              store_global(place_of(rows_of[k]), y);
+            } else {
+              store_global(place_of(rows_of[k]), some[k].x);
+            }
+          }
+        };
+#pragma unroll
+        for (int i = 0; i + 1 < W::kHeld; i += 2) {
+          if (i + 1 >= rows) break;
+          divide_some(i, x[i], x[i + 1]);
+        }
+        if (rows % 2 != 0) {
+          Pair last = x[0];
+#pragma unroll
+          for (int i = 2; i < W::kHeld; i += 2) {
+            if (i + 1 == rows) last = x[i];
+          }
+          divide_some(rows - 1, last);
+        }
+        if (W::kAwaitsWrites && rows > 0) await_writes(place_of(row - stride));
+      } else {
+        await_tiles();
+        const uint32_t limit = this->limit_of(n);
+#pragma unroll 1
+        for (int i = 0; i < rows; ++i) {
+          const uint32_t row = offset + i * stride;
+          const Pair x(held + i * kAtOnce * W::kStepBytes);
+          float2 y;
+          if (!this->make(x, this->words_at(index - 2 * this->past(row)), limit, y)) {
+            y = x.x;
+            unproven |= 1u << i;
+          }
+          float* const to = reinterpret_cast<float*>(place_of(row));
+          const int64_t bytes = bytes_from(at, lane, this->past(row));
+          if (this->is_column(bytes)) to[0] = y.x;
+          if (this->is_column(bytes + 4)) to[1] = y.y;
+        }
+        give_up();
+      }
+#pragma unroll 1
+      for (; unproven != 0; unproven &= unproven - 1) {
+        const uint32_t row = offset + (__ffs(static_cast<int>(unproven)) - 1) * stride;
+        const int64_t bytes = bytes_from(at, lane, this->past(row));
+        float* const to = reinterpret_cast<float*>(place_of(row));
+#pragma unroll 1
+        for (int k = 0; k < 2; ++k) {
+          if (this->is_column(bytes + 4 * k)) this->make_again(to + k, index / 8 - this->past(row) / 4 + k);
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  // From a step's first column, which lies `past` bytes from a multiple, to the lane's.
+  static __device__ __forceinline__ int64_t bytes_from(const Place& at, int lane, int past) {
+    return int64_t{at.window} * W::kBytes + lane * 8 - past;
+  }
+};
+
+#endif
+
+}  // namespace column_ring_kernel
+}  // namespace l1norm::cuda
