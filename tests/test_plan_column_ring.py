@@ -52,6 +52,8 @@ def test_other_dtypes_and_layouts_go_elsewhere(name, asking):
     for dtype in (B, H, D):
         assert plan_of(name, (3000, 300), [0], dtype)["kernel"] != "column_ring"
     assert plan_of(name, (3000, 300), [1], F)["kernel"] != "column_ring"
+    # A copy would have to be made of a gradient that is one number.
+    assert plan_of(name, (3000, 300), [0], F, True, one_grad=True)["kernel"] != "column_ring"
     # Steps that lie otherwise in packs than the results', columns with gaps, offsets of more than 31 bits.
     assert plan_of(name, (3000, 300), [0], F, strides=(301, 1))["kernel"] != "column_ring"
     assert plan_of(name, (3000, 300), [0], F, strides=(600, 2))["kernel"] != "column_ring"
