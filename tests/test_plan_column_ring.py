@@ -16,7 +16,7 @@ def test_blocks_hold_their_steps(name, backward, asking):
     asking("column_ring")
     device, taken, operands = GPUS[name], set(), 1 + backward
     clusters = min(device["multiprocessors"] * 15 // 16 // CLUSTER, 16)
-    for steps in (2, 7, 8, 100, 1001, 9001, 13_000, 20_001, 30_000, 33_360, 40_000, 65_535, 100_000):
+    for steps in (2, 7, 8, 100, 1001, 9001, 13_000, 20_001, 30_000, 33_360, 40_000, 65_535, 68_000, 100_000):
         for shape in ((steps, 65), (steps, 65_535), (3, steps, 130), (2, 3, steps, 300)):
             plan = plan_of(name, shape, [len(shape) - 2], F, backward=backward)
             if plan["kernel"] != "column_ring":

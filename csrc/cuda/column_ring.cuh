@@ -160,18 +160,18 @@ struct RingSums : Ring<W> {
         __syncwarp();
         if (lane == 0 && n > 0) arrive_at(shared_address(&tables.empty[last][part]));
       }
-      meet_adders();  // none reads the last tile's parts any more
+      meet_adders();  // none reads what was added of the last tile any more
 #pragma unroll
-      for (int k = 0; k < kColumnsALane; ++k) tables.parts[warp][lane + 32 * k] = both_words(sums[k]);
+      for (int k = 0; k < kColumnsALane; ++k) tables.added[warp][lane + 32 * k] = both_words(sums[k]);
       meet_adders();
-      // Some lanes add up some warps' parts of a column each.
+      // Two lanes add up what warps have of a column.
       constexpr int kSharers = 2, kOfWarp = 32 / kSharers;
       if (warp * kOfWarp < W::kColumns) {
         const int column = warp * kOfWarp + lane % kOfWarp, share = lane / kOfWarp;
         Sum sum;
 #pragma unroll
         for (int of = 0; of < kWindowAdders; of += kSharers) {
-          const double2 words = tables.parts[of + share][column];
+          const double2 words = tables.added[of + share][column];
           sum = sum + Sum{words.x, words.y};
         }
         sum = sum + shuffled(sum, kOfWarp);

@@ -20,38 +20,43 @@ constexpr int kWindowLoaders = 3;
 constexpr int kWindowAdders = 6;
 constexpr int kWindowDividers = 14;
 
-constexpr int kLeastWindowSlots = 3;  // windows in shared memory
+constexpr int kFewWindowSlots = 3;  // windows in shared memory, at the least
 constexpr int kMostWindowSlots = 6;
-// Windows whose sums are there, of a power of two: one more than there are slots and windows that are divided.
-constexpr int window_tiles(int slots) { return slots < 4 ? 4 : 8; }
 
-// What depends on a window's columns, on whether there are gradients beside them, and on how many there are at a time.
+// What depends on a window's columns, on whether there are gradients beside them, and on whether there are more than
+// kFewWindowSlots windows at a time, which are shorter then.
 struct WindowSize {
   int columns;
   bool backward;
-  int tiles;
+  bool many;
 
   constexpr int operands() const { return backward ? 2 : 1; }
+  constexpr int most_slots() const { return many ? kMostWindowSlots : kFewWindowSlots; }
+  // Windows whose sums are there, of a power of two: those in slots, and one for each team.
+  constexpr int tiles() const { return many ? 8 : 4; }
   // Parts of a block's steps, which are awaited and given up apart.
-  constexpr int parts() const { return tiles == 4 ? 4 : 1; }
+  constexpr int parts() const { return many ? 1 : 4; }
   // Warps that tell each other sums, each of them those of every such tile.
-  constexpr int exchangers() const { return tiles == 4 ? 1 : 4; }
+  constexpr int exchangers() const { return many ? 4 : 1; }
   constexpr int threads() const { return (kWindowLoaders + kWindowAdders + kWindowDividers + exchangers()) * 32; }
   // Steps of a window that a warp divides, of which a lane holds up to 40 floats.
   constexpr int held() const {
-    const int pairs = tiles == 4 ? 20 : backward && columns == kNarrowWindow ? 16 : 14;
+    const int pairs = !many ? 20 : backward && columns == kNarrowWindow ? 16 : 14;
     return pairs / operands() * (kWideWindow / columns);
   }
   constexpr int most_steps() const { return kWindowDividers * held(); }  // of a block
   // Teams of warps that divide, each of them every such window: one or two.
-  constexpr int teams(int64_t steps) const { return tiles == 8 && 2 * steps <= most_steps() ? 2 : 1; }
+  constexpr int teams(int64_t steps) const { return many && 2 * steps <= most_steps() ? 2 : 1; }
   // Shared memory of a window's step, and beside all windows.
   constexpr int step_bytes() const { return columns * 4 * operands(); }
   constexpr int tables_bytes() const {
-    const int slots = tiles == 4 ? kLeastWindowSlots : kMostWindowSlots, barriers = slots * parts() * 2 + tiles * 2;
-    return (tiles * columns * 32 + (kWindowAdders + tiles) * columns * 16 + barriers * 8 + 127) / 128 * 128;
+    const int results = tiles() * columns * 32, sums = (kWindowAdders + tiles()) * columns * 16;
+    return (results + sums + (most_slots() * parts() * 2 + tiles() * 2) * 8 + 127) / 128 * 128;
   }
 };
+constexpr WindowSize window_size(int columns, bool backward, int slots) {
+  return {columns, backward, slots > kFewWindowSlots};
+}
 
 // `clusters` clusters of kWindowCluster blocks walk over windows of columns, each block with the same `steps` steps.
 struct ColumnRingPlan {
@@ -77,8 +82,8 @@ inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device&
   const int64_t steps = ceil_div(s.steps, clusters * kWindowCluster);
   // The most of them.
   const auto slots_of = [&](int columns) {
-    for (int slots = kMostWindowSlots; slots >= kLeastWindowSlots; --slots) {
-      const WindowSize size{columns, backward, window_tiles(slots)};
+    for (int slots = kMostWindowSlots; slots >= kFewWindowSlots; --slots) {
+      const WindowSize size = window_size(columns, backward, slots);
       if (steps > size.most_steps()) continue;
       if (size.tables_bytes() + slots * steps * size.step_bytes() <= device.shared_bytes) return slots;
     }
@@ -98,7 +103,7 @@ inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device&
   plan.clusters = static_cast<int>(ceil_div(s.steps, int64_t{plan.steps} * kWindowCluster));
   // A block's steps are found by offsets of 32 bits.
   if (plan.steps * s.apart + plan.columns * 4 > INT32_MAX) return false;
-  const WindowSize size{plan.columns, backward, window_tiles(plan.slots)};
+  const WindowSize size = window_size(plan.columns, backward, plan.slots);
   plan.threads = size.threads();
   plan.teams = size.teams(steps);
   plan.held = static_cast<int>(ceil_div(steps, kWindowDividers / plan.teams));

@@ -25,7 +25,7 @@ struct RingResults : WindowResults<W> {
   // step.
   __device__ __forceinline__ void divide(int warp) const {
     constexpr int kAtOnce = W::kHeldAtOnce, kLanes = 32 / kAtOnce;
-    const int teams = W::kTiles == 4 ? 1 : l.teams, part = W::part_of(warp);
+    const int teams = W::kMany ? l.teams : 1, part = W::part_of(warp);
     const int team = teams == 2 && warp >= kWindowDividers / 2, of_team = warp - team * (kWindowDividers / 2);
     const uint32_t step = static_cast<uint32_t>(l.output_step), stride = kAtOnce * step;
 #pragma unroll 1

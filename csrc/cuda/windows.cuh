@@ -14,14 +14,15 @@
 namespace l1norm::cuda {
 namespace column_ring_kernel {
 
-// Windows of so many columns, of input alone or of input and its result's gradient.
-template <int kWindowColumns, bool kOfGradients, int kWindowTiles>
+// Windows of so many columns, of input alone or of input and its result's gradient, few or many at a time.
+template <int kWindowColumns, bool kOfGradients, bool kManySlots>
 struct Windows {
   static constexpr int kColumns = kWindowColumns;
   static constexpr bool kBackward = kOfGradients;
-  static constexpr int kTiles = kWindowTiles;
-  static constexpr WindowSize kSize{kColumns, kBackward, kTiles};
-  static constexpr int kMostSlots = kTiles == 4 ? kLeastWindowSlots : kMostWindowSlots;
+  static constexpr bool kMany = kManySlots;
+  static constexpr WindowSize kSize{kColumns, kBackward, kMany};
+  static constexpr int kMostSlots = kSize.most_slots();
+  static constexpr int kTiles = kSize.tiles();
   static constexpr int kExchangers = kSize.exchangers();
   static constexpr int kThreads = kSize.threads();
   static constexpr int kOperands = kSize.operands();
@@ -38,7 +39,7 @@ struct Windows {
     return part;
   }
   // Whether warps that divide take their next window once memory has taken what they wrote: where windows are long.
-  static constexpr bool kAwaitsWrites = kTiles == 4 || kColumns == kNarrowWindow;
+  static constexpr bool kAwaitsWrites = !kMany || kColumns == kNarrowWindow;
   static constexpr int kHeldAtOnce = kWideWindow / kColumns;  // steps that a warp's register has neighbours of
   static constexpr int kHeld = kSize.held() / kHeldAtOnce;
   static constexpr int kKnown = kTiles * kColumns;
@@ -81,7 +82,7 @@ struct Known<kKnown, true> {
 template <class W>
 struct Tables {
   Known<W::kKnown, W::kBackward> results;
-  double2 parts[kWindowAdders][W::kColumns];
+  double2 added[kWindowAdders][W::kColumns];
   double2 handed[W::kTiles][kWindowCluster][W::kOwned];
   uint64_t full[W::kMostSlots][W::kParts], empty[W::kMostSlots][W::kParts], hands[W::kTiles], known[W::kTiles];
 };

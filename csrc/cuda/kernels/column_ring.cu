@@ -97,18 +97,17 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
 
 cudaError_t column_ring(const Call& c, const ColumnRingPlan& plan, void* scratch, cudaStream_t stream) {
   using namespace column_ring_kernel;
-  const auto at_most = [&](auto tiles) {
-    constexpr int kTiles = decltype(tiles)::value;
+  const auto launch_of = [&](auto many) {
+    constexpr bool kMany = decltype(many)::value;
     const bool wide = plan.columns == kWideWindow;
     if (c.grad == nullptr) {
-      return (wide ? launch<Windows<kWideWindow, false, kTiles>>
-                   : launch<Windows<kNarrowWindow, false, kTiles>>)(c, plan, scratch, stream);
+      return (wide ? launch<Windows<kWideWindow, false, kMany>>
+                   : launch<Windows<kNarrowWindow, false, kMany>>)(c, plan, scratch, stream);
     }
-    return (wide ? launch<Windows<kWideWindow, true, kTiles>>
-                 : launch<Windows<kNarrowWindow, true, kTiles>>)(c, plan, scratch, stream);
+    return (wide ? launch<Windows<kWideWindow, true, kMany>>
+                 : launch<Windows<kNarrowWindow, true, kMany>>)(c, plan, scratch, stream);
   };
-  return window_tiles(plan.slots) == 4 ? at_most(std::integral_constant<int, 4>{})
-                                       : at_most(std::integral_constant<int, 8>{});
+  return plan.slots > kFewWindowSlots ? launch_of(std::true_type{}) : launch_of(std::false_type{});
 }
 
 }  // namespace l1norm::cuda
