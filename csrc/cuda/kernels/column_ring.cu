@@ -97,17 +97,16 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
 
 cudaError_t column_ring(const Call& c, const ColumnRingPlan& plan, void* scratch, cudaStream_t stream) {
   using namespace column_ring_kernel;
-  const auto launch_of = [&](auto many) {
-    constexpr bool kMany = decltype(many)::value;
-    const bool wide = plan.columns == kWideWindow;
-    if (c.grad == nullptr) {
-      return (wide ? launch<Windows<kWideWindow, false, kMany>>
-                   : launch<Windows<kNarrowWindow, false, kMany>>)(c, plan, scratch, stream);
-    }
-    return (wide ? launch<Windows<kWideWindow, true, kMany>>
-                 : launch<Windows<kNarrowWindow, true, kMany>>)(c, plan, scratch, stream);
-  };
-  return plan.slots > kFewWindowSlots ? launch_of(std::true_type{}) : launch_of(std::false_type{});
+  const bool wide = plan.columns == kWideWindow, many = plan.slots > kFewWindowSlots;
+  auto* start = launch<Windows<kNarrowWindow, false, false>>;
+  if (c.grad == nullptr) {
+    if (wide) start = many ? launch<Windows<kWideWindow, false, true>> : launch<Windows<kWideWindow, false, false>>;
+  } else if (many) {
+    start = wide ? launch<Windows<kWideWindow, true, true>> : launch<Windows<kNarrowWindow, true, true>>;
+  } else {
+    start = wide ? launch<Windows<kWideWindow, true, false>> : launch<Windows<kNarrowWindow, true, false>>;
+  }
+  return start(c, plan, scratch, stream);
 }
 
 }  // namespace l1norm::cuda
