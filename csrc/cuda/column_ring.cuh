@@ -1,4 +1,4 @@
-// What warps of a column ring do ahead of quotients: they load windows, add up tiles, and tell each other the sums.
+// What warps of a column ring do ahead of results: they load windows, add up tiles, and tell each other the sums.
 #pragma once
 
 #include "accumulate.cuh"

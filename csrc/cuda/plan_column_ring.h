@@ -60,7 +60,6 @@ constexpr WindowSize window_size(int columns, bool backward, int slots) {
 
 // `clusters` clusters of kWindowCluster blocks walk over windows of columns, each block with the same `steps` steps.
 struct ColumnRingPlan {
-  int threads;
   int columns;  // of a window
   int slots;
   int clusters;
@@ -91,11 +90,10 @@ inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device&
     }
     return 0;
   };
-  plan.columns = kWideWindow;
-  plan.slots = slots_of(kWideWindow);
-  if (plan.slots == 0) {
-    plan.columns = kNarrowWindow;
-    plan.slots = slots_of(kNarrowWindow);
+  for (const int columns : {kWideWindow, kNarrowWindow}) {
+    plan.columns = columns;
+    plan.slots = slots_of(columns);
+    if (plan.slots > 0) break;
   }
   if (plan.slots == 0) return false;
   const int64_t planes = s.units * s.columns / columns;
@@ -105,9 +103,7 @@ inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device&
   plan.clusters = static_cast<int>(ceil_div(s.steps, int64_t{plan.steps} * kWindowCluster));
   // A block's steps are found by offsets of 32 bits.
   if (plan.steps * s.apart + plan.columns * 4 > INT32_MAX) return false;
-  const WindowSize size = window_size(plan.columns, backward, plan.slots);
-  plan.threads = size.threads();
-  plan.teams = size.teams(steps);
+  plan.teams = window_size(plan.columns, backward, plan.slots).teams(steps);
   plan.held = static_cast<int>(ceil_div(steps, kWindowDividers / plan.teams));
   plan.scratch_bytes = plan.windows * plan.columns * plan.clusters * 2 * static_cast<int64_t>(sizeof(double));
   return true;

@@ -34,16 +34,16 @@ struct WindowGradients : Ring<W> {
   }
 
   static __device__ __forceinline__ bool make(const Pair& pair, const Words& of, uint32_t, float2& y) {
-    y.x = gradient(pair.g.x, pair.x.x, of.inverses.x, of.throughs.x);
-    y.y = gradient(pair.g.y, pair.x.y, of.inverses.y, of.throughs.y);
+    y.x = slope(of.inverses.x, of.throughs.x).gradient(pair.g.x, pair.x.x);
+    y.y = slope(of.inverses.y, of.throughs.y).gradient(pair.g.y, pair.x.y);
     return true;
   }
 
   static __device__ __forceinline__ void make_again(float*, int) {}
 
  private:
-  static __device__ __forceinline__ float gradient(float g, float x, double inverse, double through) {
-    return input_gradient(forgotten(g), x, {inverse, 0.0, through, 0.0, 0.0, false}, 0.0 * fabs(through));
+  static __device__ __forceinline__ Slope<float> slope(double inverse, double through) {
+    return Slope<float>(Gradient{inverse, 0.0, through, 0.0, 0.0, false});
   }
 };
 
