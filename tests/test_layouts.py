@@ -170,10 +170,10 @@ def test_ranks_beyond_a_fixed_limit(device):
 
 
 # Shapes whose columns a CPU cuts in tiles that its caches hold, in long lines and, of values and of gradients, in short
-# ones, and that none holds, in one tile and in two; of several runs of columns; and of columns of a few elements, one
-# page after the other.
-COLUMNS = [(300, 2300), (1100, 1030), (2100, 1072), (1030, 1072), (8200, 520), (2100, 4100), (2, 2100, 70),
-           (3, 40, 700, 9), (900, 3, 16), (70, 2, 1300)]  # fmt: skip
+# ones, and that none holds, in one tile, in two and in lines of a page; of several runs of columns; and of columns of a
+# few elements, one page after the other.
+COLUMNS = [(300, 2300), (1100, 1030), (2100, 1072), (1030, 1072), (8200, 520), (2100, 4100), (2100, 4160),
+           (2, 2100, 70), (3, 40, 700, 9), (900, 3, 16), (70, 2, 1300)]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -187,10 +187,16 @@ def test_columns_have_the_bits_of_rows(shape, dtype, device):
     assert_same_bits(m.movedim(dim, -1).contiguous(), m_rows)
 
 
-# Of values, of gradients; of one thread, whose tiles may be large.
+# Of values, of gradients, in lines of a page each; of one thread, whose tiles may be large.
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((4200, 1040), torch.float32), ((4096, 1040), torch.float32), ((4200, 528), torch.float64)],
+    [
+        ((4200, 1040), torch.float32),
+        ((4096, 1040), torch.float32),
+        ((4200, 528), torch.float64),
+        ((2100, 4160), torch.float32),
+        ((2100, 2112), torch.float64),
+    ],
     ids=str,
 )
 def test_columns_that_the_last_cache_of_a_cpu_holds(shape, dtype):

@@ -188,6 +188,8 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   constexpr int64_t kParts = 8;              // the least of them where their parts lie side by side
   constexpr int64_t kLeastRows = 128;        // lines of fewer waste what memory and its prefetching deliver
   constexpr int64_t kWideRows = 512, kWideBytes = 2 << 10;  // of lines as fast as longer ones, whichever is more
+  constexpr int64_t kPage = 4 << 10;                        // of a line whose prefetching ends where it does
+  constexpr int64_t kPagedCache = 2 << 20;                  // a second one of processors on which such are the fastest
   constexpr int64_t kLeastWidest = 2048, kWidest = 8192;    // of tiles that are read from memory twice
   constexpr int64_t kFolded = 192, kLeastFolded = 16;       // columns in a line of narrow tiles, about
   constexpr int64_t kFoldedLines = 32;                      // of a tile, or more
@@ -256,17 +258,23 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   // other make a long one. Short ones repay that tiles stay where no two tiles write to a line of the cache (4096 x
   // 16384 float32: 0.89 of a copy's speed in lines of 128, 0.58 in lines of 1024; 16385 columns: 0.57, 0.60), but not
   // where the second cache is small (512 KB: 0.25 in lines of 128, 0.44 of 1024, 0.53 of 8192).
-  const int64_t wide_rows = std::max(kWideRows, kWideBytes / size);
+  // In the second cache of a Xeon they do not stay either (of steps some pages apart 512 bytes each share an eighth of
+  // it), and its last one is far: lines of a page are fastest where that one holds their tiles (two threads, 2 MB and
+  // 300 MB: 4096 x 16384 float32 0.46 in lines of 128, 0.70 in lines of 1024; 8192 x 8192 0.50, 0.71; 2048 x 32768 0.71
+  // in lines of 512, 0.78; gradients 0.81, 0.87; 0.85, 0.90; 0.83, 0.86).
+  int64_t most = Layout::kMostRows;
+  const int64_t page = kPage / size;
+  const bool in_pages = caches.second >= kPagedCache && page * row_bytes <= caches.last / 4 && each_used(in_lines);
+  const int64_t wide_rows = in_pages ? std::min(page, most) : std::max(kWideRows, kWideBytes / size);
   const int64_t wide = each_used(packed) ? std::min(k.size, wide_rows) : wide_rows;
   const bool large = caches.second >= kLargeCache;
   const bool stays = wide * row_bytes <= (large ? kMostCached : kMostCached / 2);
-  int64_t most = Layout::kMostRows;
   // Short lines do not repay where a tile of all columns is one run of memory, nor for gradients, whose tiles are twice
   // as large (two threads of an EPYC with 1 MB of L2 cache, all columns and 128: 32 x 4096 x 512 float32 over its
   // middle 78 ms and 110, with out= 23 and 28, its gradient 116 and 155; 4096 x 1024 1.7 and 3.1; gradients of 4096 x
   // 16384 in lines of 1024 102 and 126).
   const bool is_run = each_used(packed) && k.size <= Layout::kMostRows;
-  const bool cuts_repay = !backward && !is_run && large;
+  const bool cuts_repay = !backward && !is_run && large && !in_pages;
   if (stays || (cuts_repay && kLeastRows * row_bytes <= kTileOfColumns && each_used(in_lines))) {
     most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, stays ? wide : kLeastRows, most);
     most = std::min(most, std::max((rows / (4 * threads) + kLeastRows - 1) / kLeastRows, int64_t{1}) * kLeastRows);
@@ -275,11 +283,12 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
     // 8192 x 8192 float32: 16 ms, in lines of all columns 21; 5000 x 13312: 15.5, 21.
     most = kLongLine / size;
   } else if (each_used(unit)) {
-    // Of the longest lines, as many as threads share evenly.
-    const int64_t share = threads / std::gcd(rows / k.size, threads);
-    const int64_t least = (k.size + kWidest - 1) / kWidest;
+    // Of the longest lines, as many as threads share evenly; of many, which begin pages, any.
+    const int64_t widest = in_pages ? page : kWidest, least = (k.size + widest - 1) / widest;
+    const bool many = in_pages && rows / k.size * least >= 4 * threads;
+    const int64_t share = many ? 1 : threads / std::gcd(rows / k.size, threads);
     const int64_t cuts = (least + share - 1) / share * share;
-    most = std::clamp((k.size + cuts - 1) / cuts, kLeastWidest, kWidest);
+    most = many ? page : std::clamp((k.size + cuts - 1) / cuts, std::min(kLeastWidest, widest / 2), widest);
   }
   // Runs of the two innermost loops, of tiles that hold several.
   const bool grouped =
