@@ -262,33 +262,35 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   // it), and its last one is far: lines of a page are fastest where that one holds their tiles (two threads, 2 MB and
   // 300 MB: 4096 x 16384 float32 0.46 in lines of 128, 0.70 in lines of 1024; 8192 x 8192 0.50, 0.71; 2048 x 32768 0.71
   // in lines of 512, 0.78; gradients 0.81, 0.87; 0.85, 0.90; 0.83, 0.86).
-  int64_t most = Layout::kMostRows;
+  const bool begin_lines = each_used(in_lines);
   const int64_t page = kPage / size;
-  const bool in_pages = caches.second >= kPagedCache && page * row_bytes <= caches.last / 4 && each_used(in_lines);
-  const int64_t wide_rows = in_pages ? std::min(page, most) : std::max(kWideRows, kWideBytes / size);
+  const bool in_pages = caches.second >= kPagedCache && page * row_bytes <= caches.last / 4 && begin_lines;
+  const int64_t wide_rows = in_pages ? std::min(page, Layout::kMostRows) : std::max(kWideRows, kWideBytes / size);
   const int64_t wide = each_used(packed) ? std::min(k.size, wide_rows) : wide_rows;
   const bool large = caches.second >= kLargeCache;
   const bool stays = wide * row_bytes <= (large ? kMostCached : kMostCached / 2);
+  int64_t most = Layout::kMostRows;
   // Short lines do not repay where a tile of all columns is one run of memory, nor for gradients, whose tiles are twice
   // as large (two threads of an EPYC with 1 MB of L2 cache, all columns and 128: 32 x 4096 x 512 float32 over its
   // middle 78 ms and 110, with out= 23 and 28, its gradient 116 and 155; 4096 x 1024 1.7 and 3.1; gradients of 4096 x
   // 16384 in lines of 1024 102 and 126).
   const bool is_run = each_used(packed) && k.size <= Layout::kMostRows;
   const bool cuts_repay = !backward && !is_run && large && !in_pages;
-  if (stays || (cuts_repay && kLeastRows * row_bytes <= kTileOfColumns && each_used(in_lines))) {
+  if (stays || (cuts_repay && kLeastRows * row_bytes <= kTileOfColumns && begin_lines)) {
     most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, stays ? wide : kLeastRows, most);
     most = std::min(most, std::max((rows / (4 * threads) + kLeastRows - 1) / kLeastRows, int64_t{1}) * kLeastRows);
   } else if (cuts_repay && caches.last >= 2 * kMostCached && kLongLine * row_bytes <= kMostCached * size &&
-             each_used(in_lines) && rows * size >= 8 * threads * kLongLine) {
+             begin_lines && rows * size >= 8 * threads * kLongLine) {
     // 8192 x 8192 float32: 16 ms, in lines of all columns 21; 5000 x 13312: 15.5, 21.
     most = kLongLine / size;
+  } else if (in_pages && rows / k.size * ((k.size + page - 1) / page) >= 4 * threads) {
+    most = page;
   } else if (each_used(unit)) {
-    // Of the longest lines, as many as threads share evenly; of many, which begin pages, any.
+    // Of the longest lines, as many as threads share evenly.
+    const int64_t share = threads / std::gcd(rows / k.size, threads);
     const int64_t widest = in_pages ? page : kWidest, least = (k.size + widest - 1) / widest;
-    const bool many = in_pages && rows / k.size * least >= 4 * threads;
-    const int64_t share = many ? 1 : threads / std::gcd(rows / k.size, threads);
     const int64_t cuts = (least + share - 1) / share * share;
-    most = many ? page : std::clamp((k.size + cuts - 1) / cuts, std::min(kLeastWidest, widest / 2), widest);
+    most = std::clamp((k.size + cuts - 1) / cuts, std::min(kLeastWidest, widest / 2), widest);
   }
   // Runs of the two innermost loops, of tiles that hold several.
   const bool grouped =
