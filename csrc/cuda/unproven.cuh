@@ -133,7 +133,7 @@ __device__ __forceinline__ void divide_stored_again(const Quotient<T> (&quotient
     } else {
       const Pack<T, 1> element{{x[k]}};
       Pack<T, 1> quotient;
-      if (!found && !quotients[k].divide(element, quotient)) continue;
+      if (!found && !quotients[k % kColumns].divide(element, quotient)) continue;
       y = quotient[0];
     }
     left &= ~(1u << k);
