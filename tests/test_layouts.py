@@ -212,6 +212,29 @@ def test_columns_that_the_last_cache_of_a_cpu_holds(shape, dtype):
     assert_same_bits(l1norm.l1_norm_(x, 0), y)
 
 
+# In the second last ones steps end with lines of the cache, and in the last ones they repay no such lines of a tile.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shape", [(5, 2100, 49), (4, 2048, 65), (6, 700, 100), (4, 4099, 17), (4, 2600, 20), (4, 530, 64), (4, 250, 127)]
+)
+def test_columns_whose_steps_fill_lines_of_the_cache_together(shape, dtype):
+    torch.set_num_threads(1)
+    x = make_rows("lognormal", *shape, dtype=dtype)
+    x[1, :, 3] = 0
+    x[2, 7, 5] = torch.inf
+    x[3, -1, -1] = torch.nan
+    y, m = torch.ops.l1norm.l1_norm_with_denominator(x, [1])
+    y_rows, m_rows = torch.ops.l1norm.l1_norm_with_denominator(x.mT.contiguous(), [2])
+    assert_same_bits(y.mT.contiguous(), y_rows)
+    assert_same_bits(m.mT.contiguous(), m_rows)
+    anywhere = x.new_empty(x.numel() + 1)[1:].view(shape)
+    l1norm.l1_norm(x, 1, out=anywhere)
+    assert_same_bits(anywhere.clone(), y)
+    assert_same_bits(l1norm.l1_norm_(x.clone(), 1), y)
+    cast = torch.float64 if dtype == torch.float32 else torch.float32
+    assert_same_bits(l1norm.l1_norm(x, 1, dtype=cast).mT.contiguous(), l1norm.l1_norm(x.mT.contiguous(), 2, dtype=cast))
+
+
 @pytest.mark.parametrize("inner", [16, 48, 80, 130, 147])
 @pytest.mark.parametrize("lines", range(1, 10))
 def test_columns_of_few_elements_whatever_some_hold(lines, inner, device):
