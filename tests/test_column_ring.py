@@ -49,10 +49,10 @@ def test_columns(steps, columns, cuda):
     assert_alike(x, 0, cuda)
 
 
-# Wide windows and narrow ones, few slots and many, one team of warps and two.
+# Wide windows and narrower ones, few slots and many, one team of warps and two.
 @pytest.mark.parametrize("shape", [(8001, 300), (9000, 129), (11_500, 200), (16_384, 129), (20_001, 130),
                                    (23_000, 256), (30_001, 65), (32_768, 200), (33_001, 130), (45_000, 127),
-                                   (65_001, 96)], ids=str)  # fmt: skip
+                                   (65_001, 96), (67_003, 70), (90_001, 50), (120_001, 40)], ids=str)  # fmt: skip
 def test_blocks_with_all_the_steps_that_they_hold(shape, cuda):
     assert_alike(make_rows("lognormal", *shape), 0, cuda)
 

@@ -57,6 +57,8 @@ struct RingSums : Ring<W> {
             each([&] {
               if (W::kColumns == kNarrowWindow && l.asks_wide) {
                 copy_asking_wide(to, from - before);
+              } else if (W::kColumns == kNarrowestWindow) {
+                copy_asking_line(to, from - before);
               } else {
                 copy_async<Access::kOnce>(to, from - before);
               }
@@ -84,7 +86,9 @@ struct RingSums : Ring<W> {
     }
   }
 
-  static constexpr int kColumnsALane = W::kColumns / 32;
+  // Columns that a lane adds, and lanes that share one.
+  static constexpr int kColumnsALane = W::kColumns > 32 ? W::kColumns / 32 : 1;
+  static constexpr int kSharers = W::kColumns < 32 ? 32 / W::kColumns : 1;
 
   // What a lane adds to the sums of its columns of a part. each(take) calls take(k, place) for each of them in each of
   // its steps, where place is the element's.
@@ -122,10 +126,12 @@ struct RingSums : Ring<W> {
     }
   }
 
-  // A lane adds the columns `lane` and, of 64, `lane + 32` of a tile, of one step of kWindowAdders.
+  // A lane adds the columns `lane` and, of 64, `lane + 32` of a tile, of one step of kWindowAdders; of 16 columns, two
+  // lanes add one of two steps each.
   __device__ __forceinline__ void add(int warp, int rank) const {
-    const int lane = lane_of_warp();
-    const int turn = static_cast<int>(kWindowAdders * l.output_step) & (W::kBytes - 1);
+    const int lane = lane_of_warp() % W::kColumns, share = lane_of_warp() / W::kColumns;
+    constexpr int kStride = kWindowAdders * kSharers;
+    const int turn = static_cast<int>(kStride * l.output_step) & (W::kBytes - 1);
     Turn turns;
     Place at;
     const char* output = this->output_of(at, first_step);
@@ -139,13 +145,13 @@ struct RingSums : Ring<W> {
 #pragma unroll 1
       for (int part = 0; part < W::kParts; ++part) {
         await_phase(shared_address(&tables.full[turns.slot][part]), turns.parity);
-        const int first = this->steps_ahead(part) + warp, end = this->steps_ahead(part + 1);
+        const int first = this->steps_ahead(part) + warp * kSharers + share, end = this->steps_ahead(part + 1);
         const int from = this->past(output + first * l.output_step);
         const auto each = [&](const auto& take) {
           int before = from;
           const char* row = memory + turns.slot * l.slot_bytes + first * W::kStepBytes;
 #pragma unroll 3
-          for (int step = first; step < end; step += kWindowAdders) {
+          for (int step = first; step < end; step += kStride) {
 #pragma unroll
             for (int k = 0; k < kColumnsALane; ++k) {
               // Negative numbers are large: the lesser one of both is none of those, or both are and it is the second.
@@ -153,29 +159,36 @@ struct RingSums : Ring<W> {
               take(k, row + static_cast<int>(__viaddmin_u32(place, wrap, place)));
             }
             before = (before + turn) & (W::kBytes - 1);
-            row += kWindowAdders * W::kStepBytes;
+            row += kStride * W::kStepBytes;
           }
         };
         add_up(each, sums);
         __syncwarp();
-        if (lane == 0 && n > 0) arrive_at(shared_address(&tables.empty[last][part]));
+        if (lane_of_warp() == 0 && n > 0) arrive_at(shared_address(&tables.empty[last][part]));
+      }
+#pragma unroll
+      for (int apart = W::kColumns; apart < 32; apart *= 2) {
+#pragma unroll
+        for (int k = 0; k < kColumnsALane; ++k) sums[k] = sums[k] + shuffled(sums[k], apart);
       }
       meet_adders();  // none reads what was added of the last tile any more
 #pragma unroll
-      for (int k = 0; k < kColumnsALane; ++k) tables.added[warp][lane + 32 * k] = both_words(sums[k]);
+      for (int k = 0; k < kColumnsALane; ++k) {
+        if (share == 0) tables.added[warp][lane + 32 * k] = both_words(sums[k]);
+      }
       meet_adders();
       // Two lanes add up what warps have of a column.
-      constexpr int kSharers = 2, kOfWarp = 32 / kSharers;
+      constexpr int kHalves = 2, kOfWarp = 32 / kHalves;
       if (warp * kOfWarp < W::kColumns) {
-        const int column = warp * kOfWarp + lane % kOfWarp, share = lane / kOfWarp;
+        const int column = warp * kOfWarp + lane_of_warp() % kOfWarp, half = lane_of_warp() / kOfWarp;
         Sum sum;
 #pragma unroll
-        for (int of = 0; of < kWindowAdders; of += kSharers) {
-          const double2 words = tables.added[of + share][column];
+        for (int of = 0; of < kWindowAdders; of += kHalves) {
+          const double2 words = tables.added[of + half][column];
           sum = sum + Sum{words.x, words.y};
         }
         sum = sum + shuffled(sum, kOfWarp);
-        if (share == 0) {
+        if (half == 0) {
           const int tile = n % W::kTiles, owner = column / W::kOwned;
           send(mapped_to(shared_address(&tables.handed[tile][rank][column % W::kOwned]), owner), both_words(sum),
                mapped_to(shared_address(&tables.hands[tile]), owner));
@@ -221,6 +234,7 @@ struct RingSums : Ring<W> {
       Sum sum;
 #pragma unroll
       for (int of = 0; of < kWindowCluster; of += W::kGroups) {
+        if (of + group >= kWindowCluster) break;
         const double2 words = tables.handed[tile][of + group][column];
         sum = sum + Sum{words.x, words.y};
       }

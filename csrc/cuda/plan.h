@@ -217,10 +217,10 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
 
 // Whether columns are so long that the ring of windows is the better one, and so many that the first and the last
 // windows of a plane matter little. Of 1 GiB, elements of 8192 steps have 0.71 there and relayed 0.60, of 32768 0.78
-// and 0.58, of 65535 0.70 and 0.59; gradients of 4096 0.66 and 0.60, of 8192 0.75 and 0.60, of 32768 0.69 and 0.53;
-// 1001 columns of 8192 0.46 and 0.41, 100 planes of 301 0.44 and 0.52. Packs of 16384 have 0.84, in clusters of 16
-// 0.80, of 12000 0.73 and 0.78, of 32768 0.85 and relayed 0.69; gradients of 8192 0.78 and in clusters 0.80, of 10000
-// 0.70 and 0.63.
+// and 0.58, of 65535 0.70 and 0.59, of 90001 0.68 and 0.61; gradients of 4096 0.66 and 0.60, of 8192 0.75 and 0.60, of
+// 32768 0.69 and 0.53, of 50001 0.67 and 0.43; 1001 columns of 8192 0.46 and 0.41, 100 planes of 301 0.44 and 0.52.
+// Packs of 16384 have 0.84, in clusters of 16 0.80, of 12000 0.73 and 0.78, of 32768 0.85 and relayed 0.69; gradients
+// of 8192 0.78 and in clusters 0.80, of 10000 0.70 and 0.63.
 inline bool are_columns_better_ringed(const LatticeShape& s, bool backward, const ColumnRingPlan& plan) {
   if (s.elements > 1) return s.beside.columns >= 15 * kWideWindow && plan.steps >= (backward ? 34 : 64);
   return s.beside.columns >= 16 * kWideWindow && plan.windows >= 48 && plan.steps >= (backward ? 80 : 130);

@@ -10,9 +10,11 @@ namespace l1norm::cuda {
 
 // Columns of a window: 256 bytes from a multiple of that on in the output, or 128. Bare copies of pieces of 256 bytes
 // side by side of 32768 rows of 65535 float32 have 0.90 of a copy's speed on an H200, of 128 bytes 0.82, from a
-// multiple of 32 bytes on 0.77: what counts is that writes are whole.
+// multiple of 32 bytes on 0.77: what counts is that writes are whole. Columns of so many steps that three windows do
+// not fit go on in narrower ones.
 constexpr int kWideWindow = 64;
 constexpr int kNarrowWindow = 32;
+constexpr int kNarrowestWindow = 16;
 constexpr int kWindowCluster = 8;        // blocks, each of which adds up as many of a window's columns
 constexpr int kMostWindowClusters = 16;  // whose sums a warp adds up
 // Warps of a block, and some that tell each other sums. Those that divide hold some steps each of a window.
@@ -41,7 +43,9 @@ struct WindowSize {
   constexpr int threads() const { return (kWindowLoaders + kWindowAdders + kWindowDividers + exchangers()) * 32; }
   // Steps of a window that a warp divides, of which a lane holds up to 40 floats.
   constexpr int held() const {
-    const int pairs = !many ? 20 : backward && columns == kNarrowWindow ? 16 : 14;
+    const int few = backward || columns != kNarrowestWindow ? 20 : 18,
+              some = backward && columns != kWideWindow ? 16 : 14;
+    const int pairs = many ? some : few;
     return pairs / operands() * (kWideWindow / columns);
   }
   constexpr int most_steps() const { return kWindowDividers * held(); }  // of a block
@@ -79,18 +83,17 @@ inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device&
   const int64_t clusters = std::min<int64_t>(clusters_at_once(device, kWindowCluster), kMostWindowClusters);
   if (clusters == 0) return false;
   const int64_t steps = ceil_div(s.steps, clusters * kWindowCluster);
-  // The most of them. Narrow windows of one operand have so many steps that more than a few are not worth a kernel
-  // (45000 x 45001: 0.71 with four, 0.67 with three).
+  // The most of them: of narrow windows, more than three are faster by a tenth or two (36000 x 20001 0.62 to 0.75,
+  // 45000 x 65536 0.71 to 0.75; gradients of 40000 x 65535 0.56 to 0.70).
   const auto slots_of = [&](int columns) {
-    for (int slots = columns == kNarrowWindow && !backward ? kFewWindowSlots : kMostWindowSlots;
-         slots >= kFewWindowSlots; --slots) {
+    for (int slots = kMostWindowSlots; slots >= kFewWindowSlots; --slots) {
       const WindowSize size = window_size(columns, backward, slots);
       if (steps > size.most_steps()) continue;
       if (size.tables_bytes() + slots * steps * size.step_bytes() <= device.shared_bytes) return slots;
     }
     return 0;
   };
-  for (const int columns : {kWideWindow, kNarrowWindow}) {
+  for (const int columns : {kWideWindow, kNarrowWindow, kNarrowestWindow}) {
     plan.columns = columns;
     plan.slots = slots_of(columns);
     if (plan.slots > 0) break;

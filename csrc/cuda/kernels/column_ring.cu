@@ -93,19 +93,20 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
                                  static_cast<double2*>(scratch));
 }
 
+template <int kColumns>
+auto launch_of(bool backward, bool many) {
+  if (backward) return many ? launch<Windows<kColumns, true, true>> : launch<Windows<kColumns, true, false>>;
+  return many ? launch<Windows<kColumns, false, true>> : launch<Windows<kColumns, false, false>>;
+}
+
 }  // namespace column_ring_kernel
 
 cudaError_t column_ring(const Call& c, const ColumnRingPlan& plan, void* scratch, cudaStream_t stream) {
   using namespace column_ring_kernel;
-  const bool wide = plan.columns == kWideWindow, many = plan.slots > kFewWindowSlots;
-  auto* start = launch<Windows<kNarrowWindow, false, false>>;
-  if (c.grad == nullptr) {
-    if (wide) start = many ? launch<Windows<kWideWindow, false, true>> : launch<Windows<kWideWindow, false, false>>;
-  } else if (many) {
-    start = wide ? launch<Windows<kWideWindow, true, true>> : launch<Windows<kNarrowWindow, true, true>>;
-  } else {
-    start = wide ? launch<Windows<kWideWindow, true, false>> : launch<Windows<kNarrowWindow, true, false>>;
-  }
+  const bool backward = c.grad != nullptr, many = plan.slots > kFewWindowSlots;
+  const auto start = plan.columns == kWideWindow     ? launch_of<kWideWindow>(backward, many)
+                     : plan.columns == kNarrowWindow ? launch_of<kNarrowWindow>(backward, many)
+                                                     : launch_of<kNarrowestWindow>(backward, many);
   return start(c, plan, scratch, stream);
 }
 
