@@ -212,10 +212,22 @@ def test_columns_that_the_last_cache_of_a_cpu_holds(shape, dtype):
     assert_same_bits(l1norm.l1_norm_(x, 0), y)
 
 
-# In the second last ones steps end with lines of the cache, and in the last ones they repay no such lines of a tile.
+# In tiles of such lines, in windows that begin and end with lines of the cache, and in lines that do so themselves.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "shape", [(5, 2100, 49), (4, 2048, 65), (6, 700, 100), (4, 4099, 17), (4, 2600, 20), (4, 530, 64), (4, 250, 127)]
+    "shape",
+    [
+        (4, 4099, 17),
+        (4, 2600, 20),
+        (5, 4230, 49),
+        (6, 1100, 100),
+        (5, 300, 49),
+        (4, 250, 127),
+        (9, 40, 100),
+        (4, 31, 700),
+        (4, 530, 64),
+    ],
+    ids=str,
 )
 def test_columns_whose_steps_fill_lines_of_the_cache_together(shape, dtype):
     torch.set_num_threads(1)
@@ -233,6 +245,39 @@ def test_columns_whose_steps_fill_lines_of_the_cache_together(shape, dtype):
     assert_same_bits(l1norm.l1_norm_(x.clone(), 1), y)
     cast = torch.float64 if dtype == torch.float32 else torch.float32
     assert_same_bits(l1norm.l1_norm(x, 1, dtype=cast).mT.contiguous(), l1norm.l1_norm(x.mT.contiguous(), 2, dtype=cast))
+
+
+# Results of 32 MiB, which are streamed past the caches: in windows, in lines of many steps, and by turns. The offset is
+# that of the results, in elements.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "offset"),
+    [
+        ((300, 49), 1),
+        ((41, 100), 0),
+        ((700, 33), 7),
+        ((31, 700), 0),
+        ((20, 513), 3),
+        ((4100, 17), 1),
+        ((4230, 49), 0),
+        ((701, 3), 1),
+        ((260, 5), 0),
+        ((29, 7), 3),
+    ],
+    ids=str,
+)
+def test_columns_that_are_streamed(shape, offset, dtype):
+    torch.set_num_threads(2)
+    planes = -(-(32 << 20) // (shape[0] * shape[1] * dtype.itemsize))
+    x = make_rows("lognormal", planes, *shape, dtype=dtype)
+    x[0, :, 1] = 0
+    x[1, 1, 0] = torch.inf
+    x[-1, -1, -1] = torch.nan
+    y = x.new_empty(x.numel() + offset)[offset:].view(x.shape)
+    m = l1norm.l1_norm(x, 1, out=y, return_denominator=True)[1]
+    y_rows, m_rows = l1norm.l1_norm(x.mT.contiguous(), 2, return_denominator=True)
+    assert_same_bits(y.mT.contiguous(), y_rows)
+    assert_same_bits(m.mT.contiguous(), m_rows)
 
 
 @pytest.mark.parametrize("inner", [16, 48, 80, 130, 147])

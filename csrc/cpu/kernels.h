@@ -23,6 +23,7 @@ struct LinesTo {
 // How many groups of lines of n elements.
 struct Extent {
   int64_t groups, lines, n;
+  bool wraps = false;  // behind the last column's numbers are kWrapped more, of the first columns again
 };
 
 // Sums of columns, hi + lo.
@@ -76,6 +77,7 @@ struct Gradients {
 // line is of a row of its own, in one group; or the lines of a group are across n columns of its own. A row or column
 // has its number in every array. Arrays are kColumnPadding longer than that, and what is there is used without effect.
 constexpr int64_t kColumnPadding = 8;
+constexpr int64_t kWrapped = 32;  // halves of a line of the cache
 
 struct LineKernels {
   // Adds the magnitudes to the sums.

@@ -193,8 +193,9 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   constexpr int64_t kLeastWidest = 2048, kWidest = 8192;    // of tiles that are read from memory twice
   constexpr int64_t kFolded = 192, kLeastFolded = 16;       // columns in a line of narrow tiles, about
   constexpr int64_t kFoldedLines = 32;                      // of a tile, or more
-  constexpr int64_t kMostFolded = 4096;                     // columns in a line of others
+  constexpr int64_t kMostFolded = 2048, kManyFolded = 128;  // columns in a line of others, of a tile of so many
   constexpr int64_t kGroupedBytes = 64 << 10;               // of a run; larger ones repay a tile of their own
+  constexpr int64_t kWindowsBytes = 8 << 10;                // so do these where steps begin within lines of the cache
   constexpr int64_t kTurnsBytes = 256 << 10;                // of a run that stays in the second cache, or nearly so
 
   const Geometry& g = c.geometry;
@@ -254,17 +255,16 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   // tile with others' (2400 x 20 x 20 bfloat16: 0.38, in lines of 40 columns 0.58).
   const int64_t run = l.size * k.size, folded = std::clamp(run / kFoldedLines, kLeastFolded, kFolded);
   const bool groups_repay = k.size >= kLeastGroup && (length <= Layout::kFewLines || run < 4 * kFolded);
-  // So many steps that follow each other begin and end with lines of the cache. Results are read and written by whole
-  // ones where lines of a tile hold as many (two threads of a Xeon, of copy_()'s speed: float32 of 1024 steps of 49
-  // columns 0.73, so 1.00; of 512 of 65 0.61, 0.78; of 500 of 200 0.68, 1.01; of 4096 of 20 0.82, 1.15), but numbers of
-  // so many columns do not repay few lines, of halves twice as many (bfloat16 of 1024 of 25 in 32 lines 0.60, else
-  // 0.68); gradients gain nothing.
+  // So many steps that follow each other begin and end with lines of the cache. Lines of a tile that hold as many are
+  // read and written by whole ones (two threads of a Xeon, of copy_()'s speed: float32 of 4096 steps of 20 columns
+  // 0.82, so 1.15; of 10000 of 100 0.69, 0.93), but numbers of so many columns do not repay few lines, of halves twice
+  // as many (bfloat16 of 1024 of 25 in 32 lines 0.60, else 0.68); gradients gain nothing.
   const int64_t filling = kLineBytes / std::gcd(kLineBytes, k.size * size);
-  const auto repays_lines = [&](int64_t fold) {
-    return !backward && length >= kFoldedLines * fold * std::max<int64_t>(4 / size, 1);
+  const auto repays_lines = [&](int64_t fold, int64_t lines) {
+    return !backward && length >= lines * fold * std::max<int64_t>(4 / size, 1);
   };
-  const bool fills_lines = !narrow && filling > 1 && k.size <= kLongLine && filling * k.size <= kMostFolded &&
-                           repays_lines(filling) && rows >= 4 * threads * k.size;
+  const bool fills_lines = !narrow && filling > 1 && filling * k.size <= kMostFolded &&
+                           repays_lines(filling, kManyFolded) && rows >= 4 * threads * k.size;
   const bool folds = each_used(packed) && (narrow ? run >= 6 * kLeastFolded && !groups_repay : fills_lines);
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines. Lines that follow each
@@ -306,8 +306,10 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
     most = std::clamp((k.size + cuts - 1) / cuts, std::min(kLeastWidest, widest / 2), widest);
   }
   // Runs of the two innermost loops, of tiles that hold several.
+  // A tile of one run is streamed in windows wherever its steps begin (40 steps of 100 float32 columns 0.70, so 0.96).
+  const int64_t long_run = !backward && filling > 1 && each_used(packed) ? kWindowsBytes : kGroupedBytes;
   const bool grouped = part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most &&
-                                    k.size * row_bytes < kGroupedBytes && each_used(laid));
+                                    k.size * row_bytes < long_run && each_used(laid));
   const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && repay_turns(k.size, length) &&
                      each_used(packed) && run * size <= kTurnsBytes && rows >= threads * k.size;
   if (grouped || turns) {
@@ -329,7 +331,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
     if (folds) {
       t.fold = narrow ? (folded + t.rows - 1) / t.rows : filling;
       const int64_t whole = (t.fold + filling - 1) / filling * filling;
-      if (repays_lines(whole)) t.fold = whole;
+      if (repays_lines(whole, kFoldedLines)) t.fold = whole;
     }
   } else {
     // Copies of runs of few rows each repay tiles of many runs, as far as these stay in the caches (gradients of 750 x

@@ -23,7 +23,7 @@ class Rows : Tiles<Direction> {
   Rows(const Call& c, const Layout& layout)
       : Base(c, layout),
         line_kernels_(layout.by_columns ? kernels_.columns : kernels_.rows),
-        space_((layout.rows * layout.fold + 3 * kColumnPadding - 1) / kColumnPadding * kColumnPadding),
+        space_((layout.rows * layout.fold + kWrapped + 3 * kColumnPadding - 1) / kColumnPadding * kColumnPadding),
         arrays_(new CacheLine[static_cast<size_t>((2 + Direction::kNumbers) * space_ / kColumnPadding)]),
         offsets_(new int64_t[static_cast<size_t>(layout.rows)]),
         sums_{arrays_[0].numbers, arrays_[0].numbers + space_},
@@ -68,7 +68,7 @@ class Rows : Tiles<Direction> {
     if (layout_.part > 1) kernels_.add_parts(sums_, rows_ / layout_.part, layout_.part);
     spread(sums_.hi);
     spread(sums_.lo);
-    Direction::finish(call_, kernels_, width_, sums_, numbers_);
+    Direction::finish(call_, kernels_, width_ + wrapped(), sums_, numbers_);
     if (first) write_denominators();
     prepare();
     this->each_piece(begin, end, [&](const Runs& runs, int64_t at, int64_t n) {
@@ -100,6 +100,11 @@ class Rows : Tiles<Direction> {
   Sums sums() { return sums_; }
 
  private:
+  // Columns whose divisors are behind the last one's: the first of the line that follows.
+  int64_t wrapped() const {
+    return !Direction::kGrad && layout_.by_columns && (!layout_.groups || rows_ == layout_.line) ? kWrapped : 0;
+  }
+
   // Maps the pages that a tile's rows reach over, where it has several.
   void prepare() {
     if (layout_.rows == 1 || layout_.reach * size_ > Pages::kMostBytes) return;
@@ -141,7 +146,7 @@ class Rows : Tiles<Direction> {
         std::fill_n(numbers + k * layout_.part, layout_.part, numbers[k]);
       }
     }
-    for (int64_t i = rows_; i < width_ + kColumnPadding; ++i) numbers[i] = numbers[i - rows_];
+    for (int64_t i = rows_; i < width_ + wrapped() + kColumnPadding; ++i) numbers[i] = numbers[i - rows_];
   }
 
   LinesOf lines(const Runs& runs, int64_t at, int64_t n) {
@@ -194,7 +199,7 @@ class Rows : Tiles<Direction> {
     const int64_t count = n / layout_.fold, rest = n % layout_.fold;
     if (count > 0) {
       const int64_t columns = joins_groups(n) ? width_ : std::min(width_, layout_.line);
-      work(from, 0, Extent{width_ / columns, count, columns});
+      work(from, 0, Extent{width_ / columns, count, columns, wrapped() > 0});
     }
     const auto last = [&](const Lines& x) {
       return Lines{static_cast<const char*>(x.p) + count * x.step * size_, x.step, 0};

@@ -112,6 +112,10 @@ struct OfColumns {
   }
 
   static void divide(const Lines& x, const LinesTo& y, const Extent& e, const Divisors& m, bool streaming) {
+    if (streaming && repays_windows(x, y, e)) {
+      return run_windows(Quotients<Type, ColumnDivisors>{{m}}, e.lines, e.n, static_cast<Element*>(y.p),
+                         elements<Element>(x.p));
+    }
     for (int64_t g = 0; g < e.groups; ++g) {
       run(Quotients<Type, ColumnDivisors>{{m.from(g * e.n)}}, group<Element>(y, g), y.step, e.lines, e.n, streaming,
           group<Element>(x, g));
@@ -213,6 +217,13 @@ struct OfColumns {
   }
 
  private:
+  // Whether lines follow each other that would not be streamed one by one.
+  static bool repays_windows(const Lines& x, const LinesTo& y, const Extent& e) {
+    constexpr int64_t kLine = 64 / sizeof(Element);
+    return e.wraps && x.step == e.n && y.step == e.n && e.n >= kLine && e.n % kLine != 0 &&
+           e.n < kLeastStreamed<Element>;
+  }
+
   // Of so many columns a line.
   static constexpr bool repays_few(int64_t n) { return n % kFewAtOnce == 0 || n >= 8 * kFewAtOnce; }
 

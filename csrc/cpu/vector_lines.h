@@ -58,31 +58,67 @@ L1NORM_INLINE void run_rest(const Operation& operation, int64_t i, int64_t n, El
   rest.copy_to(y + i, n - i);
 }
 
-// The elements from i to n; y may be an input. The second cache is asked for what lies `ahead` of them, but for 0.
-template <bool streaming, typename Operation, typename Element, typename... Inputs>
+// The elements from i to n, of whole lines of the cache or of any; y may be an input. The second cache is asked for
+// what lies `ahead` of them, but for 0.
+template <bool streaming, bool whole = streaming, typename Operation, typename Element, typename... Inputs>
 L1NORM_INLINE void run_body(const Operation& operation, int64_t i, int64_t n, int64_t ahead, Element* y,
                             const Inputs*... in) {
+  constexpr int kLeast = whole ? 64 / static_cast<int>(sizeof(Element)) / kLanes : 1;  // vectors that may be left
   for (; i + kBlock * kLanes <= n; i += kBlock * kLanes) {
     if (ahead != 0) (ask_for<2>(in + i + ahead, kBlock * kLanes), ...);
     run_block<kBlock, streaming>(operation, i, y + i, (in + i)...);
   }
-  if (i + 4 * kLanes <= n) run_block<4, streaming>(operation, i, y + i, (in + i)...), i += 4 * kLanes;
-  if (i + 2 * kLanes <= n) run_block<2, streaming>(operation, i, y + i, (in + i)...), i += 2 * kLanes;
-  if (i < n) run_rest(operation, i, n, y, in...);
+  if constexpr (kLeast <= 4) {
+    if (i + 4 * kLanes <= n) run_block<4, streaming>(operation, i, y + i, (in + i)...), i += 4 * kLanes;
+  }
+  if constexpr (kLeast <= 2) {
+    if (i + 2 * kLanes <= n) run_block<2, streaming>(operation, i, y + i, (in + i)...), i += 2 * kLanes;
+  }
+  if constexpr (kLeast <= 1) {
+    if (i == n) return;
+    if constexpr (whole) {
+      run_block<1, streaming>(operation, i, y + i, (in + i)...);
+    } else {
+      run_rest(operation, i, n, y, in...);
+    }
+  }
+}
+
+// Where the first line of the cache of y's begins, of all of which elements are.
+template <typename Element>
+L1NORM_INLINE int64_t first_line(const Element* y) {
+  return static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
 }
 
 template <typename Operation, typename Element, typename... Inputs>
 void run_line(const Operation& operation, int64_t n, int64_t ahead, bool streaming, Element* y, const Inputs*... in) {
-  // Whole cache lines only.
   constexpr int64_t kLine = 64 / sizeof(Element);
-  const int64_t head = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
-  if (streaming && (n >= kLeastStreamed<Element> || (head == 0 && n % kLine == 0))) {
-    const int64_t end = head + (n - head) / kLine * kLine;
-    run_body<false>(operation, 0, head, ahead, y, in...);
-    run_body<true>(operation, head, end, ahead, y, in...);
-    run_body<false>(operation, end, n, ahead, y, in...);
-  } else {
-    run_body<false>(operation, 0, n, ahead, y, in...);
+  const int64_t head = first_line(y);
+  const bool streams = streaming && (n >= kLeastStreamed<Element> || (head == 0 && n % kLine == 0));
+  const int64_t begin = streams ? head : n, end = streams ? head + (n - head) / kLine * kLine : n;
+  run_body<true>(operation, begin, end, ahead, y, in...);
+  for (int64_t i = 0, to = begin;; i = end, to = n) {
+    run_body<false>(operation, i, to, ahead, y, in...);
+    if (to == n) break;
+  }
+}
+
+// Streams lines of n elements that follow each other in windows, each from where a line of the cache begins in it to
+// where one begins in the next: what the operation has behind a line's end is of the next one's begin.
+template <typename Operation, typename Element, typename... Inputs>
+L1NORM_INLINE void run_windows(const Operation& operation, int64_t lines, int64_t n, Element* y, const Inputs*... in) {
+  constexpr int64_t kLine = 64 / sizeof(Element);
+  const int64_t last = (lines - 1) * n, head = first_line(y), tail = first_line(y + last);
+  const int64_t end = tail + (n - tail) / kLine * kLine;
+  int64_t begin = head;
+  for (int64_t l = 0; l <= last; l += n) {
+    const int64_t next = first_line(y + l + n);
+    run_body<true>(operation, begin, l == last ? end : n + next, 0, y + l, (in + l)...);
+    begin = next;
+  }
+  for (int64_t l = 0, i = 0, to = head;; l = last, i = end, to = n) {
+    run_body<false>(operation, i, to, 0, y + l, (in + l)...);
+    if (to == n) break;
   }
 }
 

@@ -145,10 +145,10 @@ L1NORM_INLINE void run_turns(const Operation& operation, int64_t line, int64_t n
     int64_t l = 0;
     for (; l + head + line <= n; l += line) {
       (ask_for(in + l + ahead, line), ...);
-      run_body<streams>(operation, head, head + line, 0, y + l, (in + l)...);
+      run_body<streams, false>(operation, head, head + line, 0, y + l, (in + l)...);
     }
     const int64_t end = head + (n - l - head) / kLine * kLine;
-    run_body<streams>(operation, head, end, 0, y + l, (in + l)...);
+    run_body<streams, false>(operation, head, end, 0, y + l, (in + l)...);
     run_body<false>(operation, end, n - l, 0, y + l, (in + l)...);
   };
   run_body<false>(operation, 0, head, 0, y, in...);
