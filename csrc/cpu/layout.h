@@ -195,7 +195,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   constexpr int64_t kFoldedLines = 32;                      // of a tile, or more
   constexpr int64_t kMostFolded = 2048, kManyFolded = 128;  // columns in a line of others, of a tile of so many
   constexpr int64_t kGroupedBytes = 64 << 10;               // of a run; larger ones repay a tile of their own
-  constexpr int64_t kWindowsBytes = 8 << 10;                // so do these where steps begin within lines of the cache
+  constexpr int64_t kWindowsBytes = 8 << 10;                // of one whose steps begin within lines of the cache, too
   constexpr int64_t kTurnsBytes = 256 << 10;                // of a run that stays in the second cache, or nearly so
 
   const Geometry& g = c.geometry;
@@ -244,6 +244,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   const bool cast_as_is = casts && k.stride.input == 1 && l.stride.input == k.size;
   const auto laid = [&](int i) { return unit(i) || (i == 0 && cast_as_is); };
   const auto packed = [&](int i) { return laid(i) && l.stride.*kOperands[i] == k.size; };
+  const bool dense = each_used(packed);  // steps follow each other without a gap
   const void* const operands[] = {c.input, c.grad, c.output};
   const auto in_lines = [&](int i) {
     return unit(i) && l.stride.*kOperands[i] * size % kLineBytes == 0 &&
@@ -263,9 +264,9 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   const auto repays_lines = [&](int64_t fold, int64_t lines) {
     return !backward && length >= lines * fold * std::max<int64_t>(4 / size, 1);
   };
-  const bool fills_lines = !narrow && filling > 1 && filling * k.size <= kMostFolded &&
+  const bool fills_lines = !narrow && filling > 1 && filling * k.size <= kMostFolded && run * size >= kWindowsBytes &&
                            repays_lines(filling, kManyFolded) && rows >= 4 * threads * k.size;
-  const bool folds = each_used(packed) && (narrow ? run >= 6 * kLeastFolded && !groups_repay : fills_lines);
+  const bool folds = dense && (narrow ? run >= 6 * kLeastFolded && !groups_repay : fills_lines);
   const int64_t row_bytes = std::max<int64_t>(length * size * (backward ? 2 : 1), 1);
   // A tile that does not stay in the cache is read from memory twice, and fastest in long lines. Lines that follow each
   // other make a long one. Short ones repay that tiles stay where no two tiles write to a line of the cache (4096 x
@@ -279,7 +280,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   const int64_t page = kPage / size;
   const bool in_pages = caches.second >= kPagedCache && page * row_bytes <= caches.last / 4 && begin_lines;
   const int64_t wide_rows = in_pages ? std::min(page, Layout::kMostRows) : std::max(kWideRows, kWideBytes / size);
-  const int64_t wide = each_used(packed) ? std::min(k.size, wide_rows) : wide_rows;
+  const int64_t wide = dense ? std::min(k.size, wide_rows) : wide_rows;
   const bool large = caches.second >= kLargeCache;
   const bool stays = wide * row_bytes <= (large ? kMostCached : kMostCached / 2);
   int64_t most = Layout::kMostRows;
@@ -287,7 +288,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   // as large (two threads of an EPYC with 1 MB of L2 cache, all columns and 128: 32 x 4096 x 512 float32 over its
   // middle 78 ms and 110, with out= 23 and 28, its gradient 116 and 155; 4096 x 1024 1.7 and 3.1; gradients of 4096 x
   // 16384 in lines of 1024 102 and 126).
-  const bool is_run = each_used(packed) && k.size <= Layout::kMostRows;
+  const bool is_run = dense && k.size <= Layout::kMostRows;
   const bool cuts_repay = !backward && !is_run && large && !in_pages;
   if (stays || (cuts_repay && kLeastRows * row_bytes <= kTileOfColumns && begin_lines)) {
     most = std::clamp(kTileOfColumns / row_bytes / kLeastRows * kLeastRows, stays ? wide : kLeastRows, most);
@@ -305,13 +306,15 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
     const int64_t cuts = (least + share - 1) / share * share;
     most = std::clamp((k.size + cuts - 1) / cuts, std::min(kLeastWidest, widest / 2), widest);
   }
-  // Runs of the two innermost loops, of tiles that hold several.
-  // A tile of one run is streamed in windows wherever its steps begin (40 steps of 100 float32 columns 0.70, so 0.96).
-  const int64_t long_run = !backward && filling > 1 && each_used(packed) ? kWindowsBytes : kGroupedBytes;
+  // Runs of the two innermost loops, of tiles that hold several. One that lies in one piece repays a tile of its own if
+  // it is long, which is streamed in windows wherever its steps begin (40 steps of 100 float32 columns 0.70, so 0.96);
+  // one that does not goes together with what lies between (22282 x 9 x 2 x 100 over dims 0 and 2: 181 ms, so 63).
+  const int64_t long_run = !backward && filling > 1 ? kWindowsBytes : kGroupedBytes;
+  const bool alone = dense && g.row.dims == 1 && k.size * row_bytes >= long_run;
   const bool grouped = part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most &&
-                                    k.size * row_bytes < long_run && each_used(laid));
-  const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && repay_turns(k.size, length) &&
-                     each_used(packed) && run * size <= kTurnsBytes && rows >= threads * k.size;
+                                    !alone && each_used(laid));
+  const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && repay_turns(k.size, length) && dense &&
+                     run * size <= kTurnsBytes && rows >= threads * k.size;
   if (grouped || turns) {
     const int64_t all = g.rows.size[g.rows.dims - 2];
     const int64_t fit = turns ? std::min(kTurnsBytes / 2 / (k.size * row_bytes), all / (4 * threads)) : most / k.size;
