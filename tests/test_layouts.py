@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from exact import assert_exact, assert_exact_denominator, assert_same_bits
+from gradients import assert_near, backward
 from samples import DTYPES, make_rows, meta
 
 import l1norm
@@ -278,6 +279,49 @@ def test_columns_that_are_streamed(shape, offset, dtype):
     y_rows, m_rows = l1norm.l1_norm(x.mT.contiguous(), 2, return_denominator=True)
     assert_same_bits(y.mT.contiguous(), y_rows)
     assert_same_bits(m.mT.contiguous(), m_rows)
+
+
+# Of few rows and threads that share them, of many, of ones whose pieces are longer, and of an outer dimension.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (4000, 4, 2, 10),
+        (200, 9, 5, 10),
+        (66, 200, 3, 8),
+        (40, 3, 2, 100),
+        (70, 1, 5, 33),
+        (300, 3, 20, 30),
+        (3, 96, 7, 3, 9),
+    ],
+    ids=str,
+)
+def test_rows_in_blocks_between_others(shape, dtype):
+    torch.set_num_threads(2)
+    x, g = (make_rows("lognormal", *shape, dtype=dtype, seed=seed) for seed in (1, 2))
+    dims = [len(shape) - 4, len(shape) - 2]
+    kept = [d for d in range(len(shape)) if d not in dims]
+
+    def as_rows(t):
+        return t.permute(kept + dims).flatten(-2)
+
+    some = x.permute(kept + dims)
+    some[(0,) * len(kept)] = 0
+    some[(0,) * (len(kept) - 1) + (1,)][3, 0] = torch.inf
+    some[(-1,) * len(kept)][5, -1] = torch.nan
+    rows, g_rows = as_rows(x).contiguous(), as_rows(g).contiguous()
+    for eps in (0.0, 1.0):
+        y, m = torch.ops.l1norm.l1_norm_with_denominator(x, dims, eps=eps)
+        y_rows, m_rows = torch.ops.l1norm.l1_norm_with_denominator(rows, [-1], eps=eps)
+        assert_same_bits(as_rows(y), y_rows)
+        assert_same_bits(as_rows(m), m_rows)
+        assert_same_bits(l1norm.l1_norm(x, dims, eps=eps), y)
+        assert_same_bits(l1norm.l1_norm_(x.clone(), dims, eps=eps), y)
+        for h in (None, torch.ones_like(m)):
+            gx = backward(g, x, m, dims, eps=eps, grad_denominator=h)
+            h_rows = None if h is None else torch.ones_like(m_rows)
+            gx_rows = backward(g_rows, rows, m_rows, [-1], eps=eps, grad_denominator=h_rows)
+            assert_near(as_rows(gx), gx_rows.to(m.dtype), g_rows, y_rows, m_rows, [-1])
 
 
 @pytest.mark.parametrize("inner", [16, 48, 80, 130, 147])

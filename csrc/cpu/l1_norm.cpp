@@ -6,6 +6,7 @@
 
 #include "../operators.h"
 #include "../repeated.h"
+#include "blocks.h"
 #include "rows.h"
 #include "short_runs.h"
 
@@ -114,9 +115,17 @@ void run_layout(const Call& c, const Layout& layout, int64_t threads) {
 }
 
 template <typename Direction>
-void run_parts(const Call& c, int64_t part) {
+void run_parts(const Call& c, int64_t part, const Blocks& blocks = {}) {
   const int64_t threads = torch::stable::get_num_threads();
-  run_layout<Direction>(c, make_layout(c, part, threads, caches(threads)), threads);
+  run_layout<Direction>(c, make_layout(c, part, blocks, threads, caches(threads)), threads);
+}
+
+template <typename Direction>
+void run_blocks(const Call& c, const Blocks& blocks) {
+  BlockCall call(c, blocks);
+  if (Direction::kGrad) call.give();
+  run_parts<Direction>(call.columns(), 1, blocks);
+  if (!Direction::kGrad) call.take();
 }
 
 template <typename Direction>
@@ -153,6 +162,8 @@ void run(Call& c) {
   const auto copy = copied ? copy_repeated(c) : nullptr;
   const int64_t runs = short_runs_of_tile(c);
   if (runs > 0) return run_short_runs<Direction>(c, runs);
+  const Blocks blocks = blocks_of(c);
+  if (blocks.sharers > 1) return run_blocks<Direction>(c, blocks);
   const int64_t part = part_of(c);
   part == 1 ? run_parts<Direction>(c, 1) : run_parts<Direction>(make_rows_of_parts(c, part), part);
 }

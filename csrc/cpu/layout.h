@@ -93,6 +93,13 @@ class Runs {
 
 constexpr int64_t Offsets::* kOperands[] = {&Offsets::input, &Offsets::grad, &Offsets::output};
 
+// Blocks of neighbouring columns, of each of which so many share a row's sum, the next one so many columns on.
+struct Blocks {
+  int64_t sharers = 1, columns = 1;
+
+  int64_t size() const { return sharers * columns; }
+};
+
 // Rows in tiles: neighbouring rows side by side, or row after row where their own elements are the neighbours in
 // memory.
 struct Layout {
@@ -101,6 +108,7 @@ struct Layout {
 
   bool by_columns;  // vectors lie across rows, not along them
   int64_t part;     // neighbours of a row that are rows of their own until their sums are added
+  Blocks blocks;    // whose sums are added likewise
   int64_t rows;     // of a tile, at most
   int64_t fold;     // elements of a row that a line of a tile holds, of every row
   bool groups;      // of lines, one for each run of neighbouring rows, of which a tile has several
@@ -127,6 +135,8 @@ struct Layout {
 
 // Elements of rows that vectors hold side by side, whatever their strides.
 constexpr int64_t kShortRow = 32;
+// Rows, neighbours in memory, that repay a tile of their own.
+constexpr int64_t kShortRun = 32;
 
 // How many neighbours in memory make a part of a row, where rows consist of many such parts; else 1.
 inline int64_t part_of(const Call& c) {
@@ -172,7 +182,7 @@ struct Caches {
   int64_t second, last;
 };
 
-inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Caches& caches) {
+inline Layout make_layout(const Call& c, int64_t part, const Blocks& blocks, int64_t threads, const Caches& caches) {
   constexpr int64_t kLineBytes = 64;            // of the cache
   constexpr int64_t kTileOfColumns = 2 << 20;   // where most of a tile is still in the caches when it is read again
   constexpr int64_t kMostCached = 4 << 20;      // where enough of it is
@@ -180,7 +190,6 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   constexpr int64_t kLongLine = 512;            // that memory delivers as fast as longer ones
   constexpr int64_t kScratchBytes = 256 << 10;  // a row is copied once where a tile's copy fits
   constexpr int64_t kChunkBytes = 64 << 10;
-  constexpr int64_t kShortRun = 32;          // rows, neighbours in memory, that repay a tile of their own
   constexpr int64_t kLongRun = 512;          // elements of a row, neighbours in memory, that repay a call of their own
   constexpr int64_t kTileBytes = 128 << 10;  // of rows that follow each other
   constexpr int64_t kMostLines = 256;        // such rows of a tile
@@ -206,6 +215,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
 
   Layout t{};
   t.part = part;
+  t.blocks = blocks;
   t.run = k.size;
   const auto across = [&](int64_t Offsets::* o) {
     return length == 1 || (rows > 1 && k.stride.*o != 0 && k.stride.*o < l.stride.*o);
@@ -313,7 +323,8 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   const bool alone = dense && g.row.dims == 1 && k.size * row_bytes >= long_run;
   const bool grouped = part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most &&
                                     !alone && each_used(laid));
-  const bool turns = part == 1 && g.row.dims == 1 && g.rows.dims >= 2 && repay_turns(k.size, length) && dense &&
+  const bool whole_rows = part == 1 && blocks.sharers == 1;
+  const bool turns = whole_rows && g.row.dims == 1 && g.rows.dims >= 2 && repay_turns(k.size, length) && dense &&
                      run * size <= kTurnsBytes && rows >= threads * k.size;
   if (grouped || turns) {
     const int64_t all = g.rows.size[g.rows.dims - 2];
@@ -327,7 +338,8 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
     for (int i = 0; i < 3; ++i) t.direct[i] = unit(i);
   } else if (folds || (!narrow && (unit(0) || unit(1) || unit(2)))) {
     const int64_t cuts = folds ? 1 : (k.size + most - 1) / most;
-    t.rows = std::min(k.size, ((k.size + cuts - 1) / cuts + 15) / 16 * 16);
+    const int64_t multiple = blocks.sharers > 1 ? blocks.size() : 16;
+    t.rows = std::min(k.size, ((k.size + cuts - 1) / cuts + multiple - 1) / multiple * multiple);
     t.tiles_a_run = (k.size + t.rows - 1) / t.rows;
     t.tiles = rows / k.size * t.tiles_a_run;
     for (int i = 0; i < 3; ++i) t.direct[i] = unit(i);
@@ -346,7 +358,7 @@ inline Layout make_layout(const Call& c, int64_t part, int64_t threads, const Ca
   }
   t.line = t.groups ? k.size : t.rows * t.fold;
   t.reach = reach();
-  t.at_once = turns || (part == 1 && t.fold == 1 && length <= Layout::kFewLines && g.row.dims <= 1);
+  t.at_once = turns || (whole_rows && t.fold == 1 && length <= Layout::kFewLines && g.row.dims <= 1);
   const bool whole = t.at_once || length * t.rows * size <= kScratchBytes;
   t.chunk = whole ? length : std::max(kChunkBytes / (t.rows * size) / t.fold * t.fold, t.fold);
   return t;

@@ -66,6 +66,7 @@ class Rows : Tiles<Direction> {
 
   void write(int64_t begin, int64_t end, bool first) {
     if (layout_.part > 1) kernels_.add_parts(sums_, rows_ / layout_.part, layout_.part);
+    if (layout_.blocks.sharers > 1) add_sharers();
     spread(sums_.hi);
     spread(sums_.lo);
     Direction::finish(call_, kernels_, width_ + wrapped(), sums_, numbers_);
@@ -137,6 +138,16 @@ class Rows : Tiles<Direction> {
   template <typename Work>
   void of_value(const Work& work) const {
     call_.dtype == DType::kDouble ? work(double{}) : work(float{});
+  }
+
+  // Gives all columns of a block that are of one row the sum of theirs.
+  void add_sharers() {
+    const auto [sharers, columns] = layout_.blocks;
+    for (int64_t i = 0; i < rows_; i += i % columns + 1 == columns ? (sharers - 1) * columns + 1 : 1) {
+      Sum sum;
+      for (int64_t k = i; k < i + sharers * columns; k += columns) sum = sum + Sum{sums_.hi[k], sums_.lo[k]};
+      for (int64_t k = i; k < i + sharers * columns; k += columns) sums_.hi[k] = sum.hi, sums_.lo[k] = sum.lo;
+    }
   }
 
   // Gives every column its row's number, which as many columns have as there are rows.
