@@ -120,7 +120,7 @@ struct Backward {
     read<Value>(c.denominator, denominators, rows, a[4]);
     if (c.grad_denominator != nullptr) read<Value>(c.grad_denominator, denominators, rows, a[5]);
     if constexpr (sizeof(Value) == sizeof(double)) {
-      for (int64_t i = 0; i < rows; ++i) a[6][i] = dot_scale<Value>(a[4][i], c.count);
+      capability().of(DType::kDouble).make_dot_scales(a[4], rows, c.count, a[6]);
     }
     spread(a[4]);
     if (c.grad_denominator != nullptr) spread(a[5]);

@@ -125,6 +125,8 @@ struct Kernels {
   void (*make_divisors)(Sums sums, int64_t n, Count count, double eps, const Divisors& divisors);
   // Divisors, but of doubles, rounded once to float. There is room for n up to a multiple of kColumnPadding.
   void (*round_divisors)(const Divisors& divisors, int64_t n, float* rounded);
+  // dot_scale() of n divisors of doubles, with room as above.
+  void (*make_dot_scales)(const double* m, int64_t n, Count count, double* scales);
   // m: the divisors; h: their gradients.
   void (*make_gradients)(Sums dots, const double* m, const double* h, int64_t n, Count count, double eps,
                          Gradients gradients);

@@ -179,11 +179,63 @@ L1NORM_INLINE PlainGradients plain_gradients(Doubles dot, Doubles dot_low, Doubl
   return {inverse, through};
 }
 
-// Of doubles one at a time: theirs need a scale. hs: none where it is null.
+// dot_scale() of normal divisors whose scale is normal, too; else false. exponent: exponent_of(count.value).
+L1NORM_INLINE bool make_dot_scales(Doubles m, int64_t exponent, Doubles& scales) {
+  const Longs biased = as<Longs>(m) >> 52, scale = 2 * 1023 - 2 - exponent - biased;
+  scales = as<Doubles>(scale << 52);
+  return !any((biased < 1) | (biased > 2046) | (scale < 1) | (scale > 2046));
+}
+
+inline void make_dot_scales(const double* ms, int64_t n, Count count, double* to) {
+  const int64_t exponent = exponent_of(count.value);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    Doubles scales;
+    if (make_dot_scales(load<Doubles>(ms + i), exponent, scales)) {
+      store(to + i, scales);
+    } else {
+      for (int64_t k = i; k < i + kLanes; ++k) to[k] = dot_scale<double>(ms[k], count);
+    }
+  }
+}
+
+// make_gradient_scale() and make_gradient() for vectors of doubles with such divisors, stored from the i-th on.
+L1NORM_INLINE void make_double_gradients(Doubles dot, Doubles dot_low, Doubles m, Doubles scale, Doubles h, Count count,
+                                         double eps, Gradients to) {
+  const Doubles value = Doubles{} + count.value, inverse = 1.0 / m, scaled = m * scale, total = scaled * value;
+  const Doubles inverse_low = finite_or_zero(fused(-inverse, m, Doubles{} + 1.0) * inverse);
+  const Doubles total_low = fused(scaled, value, -total), plain = dot * (1.0 / total);
+  const Doubles left = fused(-plain, total_low, fused(-plain, total, dot)) + dot_low;
+  const Doubles rest = finite_or_zero(left / total), mean = plain + rest;
+  const Doubles mean_low = count.lone ? Doubles{} : finite_or_zero(rest - (mean - plain));
+  const Doubles by_mean = mean * inverse;
+  const Doubles by_mean_low = fused(mean, inverse_low, fused(mean, inverse, -by_mean)) + mean_low * inverse;
+  Doubles part = h * count.reciprocal;
+  part += finite_or_zero(fused(-part, value, h) * count.reciprocal);
+  const Doubles part_low = fused(-part, value, h) * count.reciprocal;
+  const Doubles through = by_mean - part, step = through - by_mean;
+  const Doubles error = (by_mean - (through - step)) + (-part - step);
+  const Doubles through_low = finite_or_zero(by_mean_low + (error - part_low));
+  const Longs counts = eps > 0.0 ? m > eps : ~Longs{};
+  store(to.inverse, inverse);
+  store(to.inverse_low, inverse_low);
+  store(to.through, counts ? through : Doubles{});
+  store(to.through_low, counts ? through_low : Doubles{});
+  store(to.m, m);
+}
+
+// hs: none where it is null.
 template <typename Type>
 void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Count count, double eps, Gradients to) {
+  const int64_t exponent = exponent_of(count.value);
   for (int64_t i = 0; i < n; i += kLanes) {
     if constexpr (kOfDoubles<Type>) {
+      const Doubles all = load<Doubles>(ms + i);
+      Doubles scales;
+      if (make_dot_scales(all, exponent, scales)) {
+        make_double_gradients(load<Doubles>(dots.hi + i), load<Doubles>(dots.lo + i), all, scales,
+                              hs == nullptr ? Doubles{} : load<Doubles>(hs + i), count, eps, to.from(i));
+        continue;
+      }
       for (int64_t k = i; k < i + kLanes; ++k) {
         const double h = hs == nullptr ? 0.0 : hs[k];
         const Gradient d = make_gradient<double>({dots.hi[k], dots.lo[k]},

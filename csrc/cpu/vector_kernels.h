@@ -310,6 +310,7 @@ constexpr Kernels kernels() {
           add_parts,
           make_divisors<Type>,
           round_divisors,
+          make_dot_scales,
           make_gradients<Type>,
           {copy<Element, Half>, copy<Element, BFloat16>, copy<Element, float>, copy<Element, double>}};
 }
