@@ -318,7 +318,7 @@ inline Layout make_layout(const Call& c, int64_t part, const Blocks& blocks, int
   }
   // Runs of the two innermost loops, of tiles that hold several. One that lies in one piece repays a tile of its own if
   // it is long, which is streamed in windows wherever its steps begin (40 steps of 100 float32 columns 0.70, so 0.96);
-  // one that does not goes together with what lies between (22282 x 9 x 2 x 100 over dims 0 and 2: 181 ms, so 63).
+  // one that does not goes together with what lies between.
   const int64_t long_run = !backward && filling > 1 ? kWindowsBytes : kGroupedBytes;
   const bool alone = dense && g.row.dims == 1 && k.size * row_bytes >= long_run;
   const bool grouped = part > 1 || (!folds && g.rows.dims >= 2 && k.size >= kLeastGroup && 2 * k.size <= most &&
