@@ -20,10 +20,8 @@ inline Blocks blocks_of(const Call& c) {
   const Inner k(rows), l(row);
   if (row.dims < 2 || rows.dims < 2 || c.input_dtype != c.dtype) return {};
   const int64_t block = l.size * k.size, blocks = rows.size[rows.dims - 2];
-  const auto each = [&](const Offsets& stride, int64_t wanted) {
-    return stride.input == wanted && stride.output == wanted && (c.grad == nullptr || stride.grad == wanted);
-  };
-  const bool follow = each(k.stride, 1) && each(l.stride, k.size) && each(rows.stride[rows.dims - 2], block);
+  const bool follow =
+      is_of_each(c, k.stride, 1) && is_of_each(c, l.stride, k.size) && is_of_each(c, rows.stride[rows.dims - 2], block);
   const bool repay = block * element_size(c.dtype) <= kMostBytes && row.count >= kLeastLines * l.size;
   return follow && repay && k.size > 1 && blocks * block >= kShortRun ? Blocks{l.size, k.size} : Blocks{};
 }

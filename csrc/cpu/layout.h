@@ -138,21 +138,23 @@ constexpr int64_t kShortRow = 32;
 // Rows, neighbours in memory, that repay a tile of their own.
 constexpr int64_t kShortRun = 32;
 
+// Whether a stride is that of every operand.
+inline bool is_of_each(const Call& c, const Offsets& stride, int64_t wanted) {
+  return stride.input == wanted && stride.output == wanted && (c.grad == nullptr || stride.grad == wanted);
+}
+
 // How many neighbours in memory make a part of a row, where rows consist of many such parts; else 1.
 inline int64_t part_of(const Call& c) {
   constexpr int64_t kLeast = 8, kMost = 512;
   constexpr int64_t kMany = 4;
   const Walk &rows = c.geometry.rows, &row = c.geometry.row;
   const Inner k(rows), l(row);
-  const auto each = [&](const Offsets& stride, int64_t wanted) {
-    return stride.input == wanted && stride.output == wanted && (c.grad == nullptr || stride.grad == wanted);
-  };
-  if (!each(l.stride, 1) || c.input_dtype != c.dtype || row.dims < 2 || l.size > kMost) return 1;
+  if (!is_of_each(c, l.stride, 1) || c.input_dtype != c.dtype || row.dims < 2 || l.size > kMost) return 1;
   if (rows.dims < 1 || rows.dims == kMaxDims) return 1;
   // Parts of neighbouring rows that follow each other make long lines, however short they are, and few of them do where
   // rows are not worth a walk part by part (8412 x 141 x 2 float32 over dims 0 and 2: 0.36 ns an element, in copies 18;
   // 3 x 10000 x 20 0.65 and 1.65, but 2 x 10000 x 40 0.70, part by part 0.42).
-  const bool follow = each(k.stride, l.size), fit = follow || (l.size >= kLeast && k.size >= kMany);
+  const bool follow = is_of_each(c, k.stride, l.size), fit = follow || (l.size >= kLeast && k.size >= kMany);
   return fit && row.count >= (follow && l.size < kShortRow ? kShortRow : kMany * l.size) ? l.size : 1;
 }
 

@@ -143,10 +143,13 @@ class Rows : Tiles<Direction> {
   // Gives all columns of a block that are of one row the sum of theirs.
   void add_sharers() {
     const auto [sharers, columns] = layout_.blocks;
-    for (int64_t i = 0; i < rows_; i += i % columns + 1 == columns ? (sharers - 1) * columns + 1 : 1) {
-      Sum sum;
-      for (int64_t k = i; k < i + sharers * columns; k += columns) sum = sum + Sum{sums_.hi[k], sums_.lo[k]};
-      for (int64_t k = i; k < i + sharers * columns; k += columns) sums_.hi[k] = sum.hi, sums_.lo[k] = sum.lo;
+    const int64_t block = sharers * columns;
+    for (int64_t from = 0; from < rows_; from += block) {
+      for (int64_t i = from; i < from + columns; ++i) {
+        Sum sum;
+        for (int64_t k = i; k < from + block; k += columns) sum = sum + Sum{sums_.hi[k], sums_.lo[k]};
+        for (int64_t k = i; k < from + block; k += columns) sums_.hi[k] = sum.hi, sums_.lo[k] = sum.lo;
+      }
     }
   }
 

@@ -226,7 +226,7 @@ L1NORM_INLINE void make_double_gradients(Doubles dot, Doubles dot_low, Doubles m
 // hs: none where it is null.
 template <typename Type>
 void make_gradients(Sums dots, const double* ms, const double* hs, int64_t n, Count count, double eps, Gradients to) {
-  const int64_t exponent = exponent_of(count.value);
+  [[maybe_unused]] const int64_t exponent = kOfDoubles<Type> ? exponent_of(count.value) : 0;
   for (int64_t i = 0; i < n; i += kLanes) {
     if constexpr (kOfDoubles<Type>) {
       const Doubles all = load<Doubles>(ms + i);

@@ -90,11 +90,17 @@ L1NORM_INLINE int64_t first_line(const Element* y) {
   return static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
 }
 
+// Whether n elements from y on are streamed past the cache where there is reason to.
+template <typename Element>
+L1NORM_INLINE bool repay_streaming(const Element* y, int64_t n) {
+  return n >= kLeastStreamed<Element> || (first_line(y) == 0 && n % (64 / sizeof(Element)) == 0);
+}
+
 template <typename Operation, typename Element, typename... Inputs>
 void run_line(const Operation& operation, int64_t n, int64_t ahead, bool streaming, Element* y, const Inputs*... in) {
   constexpr int64_t kLine = 64 / sizeof(Element);
   const int64_t head = first_line(y);
-  const bool streams = streaming && (n >= kLeastStreamed<Element> || (head == 0 && n % kLine == 0));
+  const bool streams = streaming && repay_streaming(y, n);
   const int64_t begin = streams ? head : n, end = streams ? head + (n - head) / kLine * kLine : n;
   run_body<true>(operation, begin, end, ahead, y, in...);
   for (int64_t i = 0, to = begin;; i = end, to = n) {

@@ -138,9 +138,8 @@ template <typename Operation, typename Element, typename... Inputs>
 L1NORM_INLINE void run_turns(const Operation& operation, int64_t line, int64_t n, int64_t ahead, bool streaming,
                              Element* y, const Inputs*... in) {
   constexpr int64_t kLine = 64 / sizeof(Element);
-  const int64_t apart = static_cast<int64_t>((-reinterpret_cast<uintptr_t>(y) & 63) / sizeof(Element));
-  const bool streams = streaming && (n >= kLeastStreamed<Element> || (apart == 0 && n % kLine == 0));
-  const int64_t head = streams ? apart : 0;
+  const bool streams = streaming && repay_streaming(y, n);
+  const int64_t head = streams ? first_line(y) : 0;
   const auto run = [&](auto streams) {
     int64_t l = 0;
     for (; l + head + line <= n; l += line) {
