@@ -90,8 +90,8 @@ HALVES = [
     ((37_277, 98, 24), False, "warp_columns"),
     ((33_860, 111, 24), False, "warp_columns"),
     ((46_225, 132, 24), False, "warp_columns"),
-    # Nine warps of which a multiprocessor has room for no other block.
-    ((3, 4280, 10_464), True, "strided_relay"),
+    # In registers alone, nine warps of which a multiprocessor has room for no other block.
+    ((3, 4280, 10_464), True, "strided"),
 ]
 
 

@@ -93,7 +93,8 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                         continue
                     assert lanes in (1, 2, 4, 8, 16, 32)
                     assert width == lanes * across
-                    assert across == 1 or (size == 4 and width <= inner and width * unit_bytes == 256), case
+                    wide = 128 if size == 2 and elements == 1 else 256
+                    assert across == 1 or (size < 8 and width <= inner and width * unit_bytes == wide), case
                     assert lanes * columns <= 32  # a fold of a pack's columns has a lane for each
                     assert cluster in (1, 2, 4, 8, 16)
                     assert cluster <= GPUS[name]["widest_cluster"]
@@ -111,7 +112,7 @@ def test_a_lattices_plan_can_be_launched_and_holds_its_columns(name, kind, backw
                     cells = plan["threads"] * shared * 16 * (2 if backward else 1)
                     if shared:
                         assert elements == 1, case
-                        assert size > 2, case
+                        assert size > 2 or (not along and packs and steps >= (300 if backward else 800)), case
                         assert shared % (4 if backward or size == 8 else 8) == 0, case
                         assert cells + bytes_of_sums <= GPUS[name]["shared_bytes"], case
                     else:
@@ -166,9 +167,10 @@ def test_steps_far_apart_are_read_256_bytes_at_a_time(name):
     for kind, inner in (("columns", 16_384), ("elements", 65_535)):
         plans = [plan_lattice(name, kind, 8 * inner, 1024, inner, torch.float32, apart=apart) for apart in (0, FAR)]
         assert [plan["across"] for plan in plans] == ([1, 2] if kind == "columns" else [2, 2])
-        # Halves have no time to gain, and doubles have as much in a warp.
-        for dtype in (torch.bfloat16, torch.float64):
-            assert plan_lattice(name, kind, 8 * inner, 1024, inner, dtype, apart=FAR)["across"] == 1
+        # Halves have time for half as much, of packs alone; doubles have as much in a warp.
+        two = kind == "columns" and GPUS[name]["shared_bytes"] > 128 << 10
+        for dtype, across in ((torch.bfloat16, 2 if two else 1), (torch.float64, 1)):
+            assert plan_lattice(name, kind, 8 * inner, 1024, inner, dtype, apart=FAR)["across"] == across
 
 
 # Steps, units side by side, bytes from step to step, backward; blocks of a cluster in launches of many float32 that
@@ -323,7 +325,6 @@ def test_clusters_of_sixteen_have_shared_memory_and_one_warp_side_by_side(name, 
                     wide += 1
                     assert plan["shared_packs"] > 0
                     assert plan["across"] == 1
-                    assert dtype.itemsize > 2
     assert (wide > 0) == (GPUS[name]["widest_cluster"] == 16)
 
 

@@ -43,6 +43,8 @@ SHAPES = [
     ((2, 12_345, 32), [1]), ((64, 3, 128, 32), [0, 2]),
     # Steps far apart, and elements, in tiles of two warps side by side; in a cluster, beside shared memory.
     ((1, 40, 8192), [1]), ((3, 70, 8200), [1]), ((1, 700, 8256), [1]), ((2, 150, 8195), [1]), ((5, 70, 131), [1]),
+    # Halves beside shared memory, in a warp and in two side by side; whose tiles write whole sectors.
+    ((16, 1500, 256), [1]), ((1, 1100, 8200), [1]), ((6, 3000, 520), [1]),
     # Tiles in shared memory: whole groups and segments, steps in registers and more, the last tile not full.
     ((500, 2, 3), [1]), ((4000, 10, 7), [1]), ((300, 17, 48), [1]), ((13, 16, 65), [1]), ((70, 24, 6), [1]),
     ((41, 9, 1), [1]), ((2, 100, 3), [1]), ((3, 2, 1001), [1]), ((5, 4, 513), [1]), ((2, 15, 700), [1]),
@@ -197,7 +199,7 @@ def test_quotients_at_the_end_of_the_range(steps, dtype, cuda):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(3, 5, 16), (3, 300, 16), (2, 5000, 16), (3, 300, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5, 16), (3, 300, 16), (2, 5000, 16), (3, 300, 7), (16, 1500, 256)], ids=str)
 def test_rows_without_a_fast_path(shape, dtype, cuda):
     x = make_rows("randn", *shape, dtype=dtype)
     tiny = torch.finfo(dtype).smallest_normal

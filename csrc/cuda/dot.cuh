@@ -41,6 +41,12 @@ class SmallProducts {
     add<kPacks>(g, x, scale);
   }
 
+  template <int kPacks, int N>
+  __device__ __forceinline__ void extend(const Pack<__nv_bfloat16, N>* g, const Pack<__nv_bfloat16, N>* x,
+                                         double scale) {
+    add<kPacks>(g, x, scale);
+  }
+
   // A product's last bit is 2^-(127 + 7) of both powers of two; a float's of 2^-149 or more.
   __device__ __forceinline__ bool any() const {
     return least_g_.exponent() + least_x_.exponent() < 2 * (127 + 7) - 149;

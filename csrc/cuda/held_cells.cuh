@@ -13,9 +13,10 @@ namespace l1norm::cuda {
 template <typename T, bool kBackward, int kPacks, bool kElements, bool kShared, Access kAccess = Access::kOnce>
 struct HeldCells {
   static_assert(!kShared || (!kElements && kAccess == Access::kOnce));
-  // To be finished, and to be summed beside those in registers.
-  static constexpr int kLargeBatch = kSharedBatch<kBackward, sizeof(T)>,
-                       kBatch = kPacks > 0 ? kLargeBatch / 2 : kLargeBatch;
+  // To be finished, and to be summed beside those in registers: fewer of halves, of which more columns have sums.
+  static constexpr int kLargeBatch = kSharedBatch<kBackward, sizeof(T)>;
+  static constexpr int kSmaller = sizeof(T) == 2 && !kBackward ? 4 : 2;
+  static constexpr int kBatch = kPacks > 0 ? kLargeBatch / kSmaller : kLargeBatch;
   using X = Cells<T, kPacks, kElements, kAccess>;
   using G = std::conditional_t<kBackward, X, Empty>;
   static constexpr int kPack = X::kPack;
@@ -84,15 +85,18 @@ struct HeldCells {
     if (kElements || t.columns == 1) {
       total = as_total<TotalOf>(sum(t, scale(0)));
     } else if constexpr (kPlaced) {
-      double placed = folded<kPack>(t, before, [&](int k) {
-        // Not by column(), whose element_of() shifts what a conversion takes from where it is.
-        Pack<T, 1> elements[kPacks];
+      ColumnTally<T> tallies[kPack];
+      each_batch<kBatch>(t, [&](int, const auto& batch, const auto&) {
+        note_each<kBatch>(least, batch.held);
 #pragma unroll
-        for (int u = 0; u < kPacks; ++u) elements[u].units[0] = x.held[u][k];
-        ColumnTally<T> tally;
-        tally.template set<kPacks>(elements);
-        return tally.placed();
+        for (int k = 0; k < kPack; ++k) extend_column(tallies[k], batch, k);
       });
+      note_held();
+      double placed = folded<kPack>(t, before, [&](int k) {
+        extend_column(tallies[k], x, k);
+        return tallies[k].placed();
+      });
+      least.join_warp();
 #pragma unroll 1
       for (; bit < end; bit *= 2) placed = placed + shuffled(placed, bit);
       const ColumnTally<T> tally(placed);
@@ -160,9 +164,9 @@ struct HeldCells {
  private:
   using TallyOf = std::conditional_t<kBackward, DotTally<T>, Tally<T>>;
   using TotalOf = Total<T, kBackward>;
-  // Whether a warp adds up columns in doubles, in which those of float16 lose nothing.
-  static constexpr bool kPlaced = !kBackward && !kElements && !kShared && std::is_same_v<T, __half>;
-  static_assert(!kPlaced || kPacks * 32 < 1 << 13);
+  // Whether a warp adds up columns in doubles, in which those of float16 lose nothing, and of bfloat16 seldom.
+  static constexpr bool kPlaced = !kBackward && !kElements && sizeof(T) == 2;
+  static_assert(!kPlaced || (kPacks + (kShared ? kMostShared : 0)) * 32 < 1 << 13);
 
   __device__ __forceinline__ void note_held() {
     if constexpr (!kBackward && kPacks > 0) note_each<kPacks>(least, x.held);
@@ -204,6 +208,8 @@ struct HeldCells {
       grads.column(k, products);
       if constexpr (kFirst) {
         tally.template set<kCells>(products, elements, by);
+      } else if constexpr (sizeof(T) == 2) {
+        tally.template extend<kCells>(products, elements, by);
       } else {
         tally.template add<kCells>(products, elements, by);
       }
@@ -212,6 +218,17 @@ struct HeldCells {
     } else {
       tally.template add<kCells>(elements);
     }
+  }
+
+  // Those of a column, as more of one term.
+  template <int kCells, Access kHow>
+  static __device__ __forceinline__ void extend_column(ColumnTally<T>& tally,
+                                                       const Cells<T, kCells, false, kHow>& cells, int k) {
+    // Not by column(), whose element_of() shifts what a conversion takes from where it is.
+    Pack<T, 1> elements[kCells];
+#pragma unroll
+    for (int u = 0; u < kCells; ++u) elements[u].units[0] = cells.held[u][k];
+    tally.template extend<kCells>(elements);
   }
 
   template <typename Sums, int kCells, bool kSingle, Access kHow, typename Grads>
@@ -275,7 +292,9 @@ struct HeldCells {
 #pragma unroll 1
     for (int k = 0; k < kPack; ++k) {
       typename TallyOf::Careful tally;
-      add_column<true>(tally, x, g, k, scale(k));
+      if constexpr (kPacks > 0) add_column<true>(tally, x, g, k, scale(k));
+      each_batch<kBatch>(
+          t, [&](int, const auto& batch, const auto& grads) { add_column<false>(tally, batch, grads, k, scale(k)); });
       TotalOf sum = as_total<TotalOf>(tally.sum());
 #pragma unroll 1
       for (int bit = t.lanes; bit < t.lanes * kPack; bit *= 2) sum = sum + shuffled(sum, bit);

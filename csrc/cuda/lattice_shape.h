@@ -71,9 +71,11 @@ constexpr int kWideLine = 256;
 constexpr int64_t kFar = 32 << 10;
 constexpr int64_t kFarther = 128 << 10;
 constexpr int64_t kApart = 8 << 10;
-// Of floats two warps side by side have as much; halves have too much arithmetic to gain by it, and doubles have as
-// much in one.
-constexpr bool has_narrow_warps(int64_t element_size) { return element_size == 4; }
+// Whether a warp has less, of packs or of elements one by one: two side by side have as much of floats. Halves one by
+// one have too much arithmetic to gain by it, and doubles have as much in one.
+constexpr bool has_narrow_warps(int64_t element_size, bool elements) {
+  return element_size == 4 || (element_size == 2 && !elements);
+}
 
 // No more of them: threads that are few have too little under way.
 constexpr int kMostShared = 32;

@@ -195,11 +195,17 @@ inline double packs_cost(const Shape& shape, double empty, double of_loss) {
          of.of_loss * std::min(of_loss, 20.0) + (s.is_torn() ? of.torn : 0.0) +
          (s.along ? 0.0 : of.narrow * missing(static_cast<double>(s.inner * s.bytes()), kLineBytes));
 }
+// What a plan loses as costs are fitted to: those of packs of halves to losses so much larger.
+inline double fitted_loss(const LatticeShape& s, bool backward, const Device& device, const StridedPlan& plan) {
+  const bool halves = s.elements == 1 && s.element_size == 2;
+  return strided_loss(s, backward, device, plan) + (!halves ? 0.0 : backward ? 0.11 : 0.13);
+}
+
 inline double packs_cost(const Shape& shape, const Device& device, const StridedPlan& plan) {
   const LatticeShape& s = shape.lattice;
   const double cells = plan.warps * (32.0 / plan.lanes) * (plan.packs + plan.shared_packs) * plan.cluster;
   return packs_cost(shape, std::max(cells / static_cast<double>(s.steps) - 1.0, 0.0),
-                    cost_of(strided_loss(s, shape.backward, device, plan)));
+                    cost_of(fitted_loss(s, shape.backward, device, plan)));
 }
 
 inline double whole_cost(const Shape& shape, const StridedPlan& plan) {
@@ -243,7 +249,7 @@ inline double strided_cost(const Shape& shape, const Device& device, const Strid
   const LatticeShape& s = shape.lattice;
   if (plan.is_shared()) return shared_columns_cost(shape, plan);
   if (plan.whole) return whole_cost(shape, plan);
-  if (plan.skewed || s.along) return cost_of(strided_loss(s, shape.backward, device, plan));
+  if (plan.skewed || s.along) return cost_of(fitted_loss(s, shape.backward, device, plan));
   if (plan.interleaved) return turns_cost(shape, device, plan);
   if (s.elements == 1) return packs_cost(shape, device, plan);
   return (s.rounds.runs > 1 && plan.cluster >= 8 ? kOfRuns : 1.0) * elements_cost(shape, device, plan);

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(strided_most_threads(kPacks), strided_blocks(k
     kernel(const __grid_constant__ Call c, const __grid_constant__ Tiling t) {
   using Held = HeldCells<T, kBackward, kPacks, kElements, kShared>;
   using Memory = typename Held::Memory;
-  constexpr bool kAcross = has_narrow_warps(sizeof(T));
+  constexpr bool kAcross = has_narrow_warps(sizeof(T), kElements);
   ask_ahead<kBackward>(c);
   const Cluster cluster;
   if (cluster.size > 1) cluster.expect(cluster.size * t.count());
@@ -315,9 +315,9 @@ cudaError_t launch(const Call& call, const Lattice& lattice, const StridedPlan& 
   tiles(integral_constant<int, kRegisters>{}, std::false_type{});
   constexpr int kFewer = fewer_strided_cells(kBackward, kElements ? sizeof(T) : kPackBytes, sizeof(T));
   if constexpr (kFewer > 0) tiles(integral_constant<int, kFewer>{}, std::false_type{});
-  if constexpr (!kElements && sizeof(T) > 2) {
+  if constexpr (!kElements) {
     tiles(integral_constant<int, kRegisters>{}, std::true_type{});
-    if constexpr (!kBackward) tiles(integral_constant<int, 0>{}, std::true_type{});
+    if constexpr (!kBackward && sizeof(T) > 2) tiles(integral_constant<int, 0>{}, std::true_type{});
   }
   if constexpr (kElements) {
     whole(integral_constant<int, 3>{});
