@@ -90,6 +90,22 @@ struct Forward {
   }
 };
 
+// Of rows of one element, whose sums nobody asks for.
+struct ForwardOfOne : Forward {
+  static void sum(const LineKernels&, const LinesOf&, const Extent&, const Numbers&, Sums) {}
+  static void finish(const Call&, const Kernels&, int64_t, Sums, const Numbers&) {}
+
+  static void write(const LineKernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent, Sums,
+                    const Numbers&, bool streaming) {
+    kernels.divide_by_itself(from.input, y, extent, streaming);
+  }
+
+  static void at_once(const Call&, const Kernels& kernels, const LinesOf& from, const LinesTo& y, const Extent& extent,
+                      Sums, const Numbers&, bool streaming) {
+    kernels.columns.divide_by_itself(from.input, y, extent, streaming);
+  }
+};
+
 struct Backward {
   static constexpr bool kGrad = true;
 

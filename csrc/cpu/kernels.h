@@ -85,6 +85,8 @@ struct LineKernels {
   // y = x / divisor, rounded once; y may be x. With streaming, y bypasses the cache and the caller orders what follows
   // by a fence.
   void (*divide)(const Lines& x, const LinesTo& y, const Extent& extent, const Divisors& divisors, bool streaming);
+  // The same of rows of one element: signs, but NaN of zeros, infinities and NaN.
+  void (*divide_by_itself)(const Lines& x, const LinesTo& y, const Extent& extent, bool streaming);
   // Adds g * x * scale to the sums, where scales are powers of two that are 1 but for doubles.
   void (*dot)(const Lines& g, const Lines& x, const Extent& extent, const double* scales, Sums sums);
   // y = input_gradient(g, x); y may be g or x. Streaming as above.

@@ -17,6 +17,8 @@
 
 #include "vector_quotients.h"
 
+#include "vector_signs.h"
+
 #include "vector_few.h"
 
 #include "vector_turns.h"
@@ -119,6 +121,12 @@ struct OfColumns {
     for (int64_t g = 0; g < e.groups; ++g) {
       run(Quotients<Type, ColumnDivisors>{{m.from(g * e.n)}}, group<Element>(y, g), y.step, e.lines, e.n, streaming,
           group<Element>(x, g));
+    }
+  }
+
+  static void divide_by_itself(const Lines& x, const LinesTo& y, const Extent& e, bool streaming) {
+    for (int64_t g = 0; g < e.groups; ++g) {
+      run(Signs<Type>{}, group<Element>(y, g), y.step, e.lines, e.n, streaming, group<Element>(x, g));
     }
   }
 
@@ -303,8 +311,8 @@ constexpr Kernels kernels() {
   using Element = typename Type::Element;
   using Rows = OfRows<Type>;
   using Columns = OfColumns<Type>;
-  return {{Rows::sum, Rows::divide, Rows::dot, Rows::differentiate},
-          {Columns::sum, Columns::divide, Columns::dot, Columns::differentiate},
+  return {{Rows::sum, Rows::divide, Columns::divide_by_itself, Rows::dot, Rows::differentiate},
+          {Columns::sum, Columns::divide, Columns::divide_by_itself, Columns::dot, Columns::differentiate},
           Columns::normalize,
           Columns::normalize_backward,
           add_parts,
