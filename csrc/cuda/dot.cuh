@@ -87,7 +87,8 @@ class DotTally {
     }
   }
 
-  // As more of set()'s term, of up to 16 pairs.
+  // As more of set()'s term, of up to 16 pairs; of halves, whose products leave doubles 29 bits and more, of any
+  // number.
   template <int kPacks, int N>
   __device__ __forceinline__ void extend(const Pack<T, N>* g, const Pack<T, N>* x, double scale) {
     if constexpr (sizeof(T) == 8) {
