@@ -12,13 +12,11 @@ struct LineOf {
 };
 
 // A square in registers: lines i and i + kN / 2 are zipped, log2(kN) times.
-template <typename Bits>
-L1NORM_INLINE void transpose_square(const Bits* from, int64_t from_row, Bits* to, int64_t to_column) {
-  constexpr int kN = kSide<Bits>;
-  using Line = typename LineOf<Bits>::type;
+template <typename Line>
+L1NORM_INLINE void transpose_lines(Line* lines) {
+  constexpr int kN = sizeof(Line) / sizeof((*lines)[0]);
   constexpr std::make_index_sequence<kN> all;
-  Line lines[kN], next[kN];
-  for (int i = 0; i < kN; ++i) lines[i] = load<Line>(from + i * from_row);
+  Line next[kN];
   for (int step = 1; step < kN; step *= 2) {
     for (int i = 0; i < kN / 2; ++i) {
       next[2 * i] = zipped<0>(lines[i], lines[i + kN / 2], all);
@@ -26,7 +24,43 @@ L1NORM_INLINE void transpose_square(const Bits* from, int64_t from_row, Bits* to
     }
     for (int i = 0; i < kN; ++i) lines[i] = next[i];
   }
+}
+
+template <typename Bits>
+L1NORM_INLINE void transpose_square(const Bits* from, int64_t from_row, Bits* to, int64_t to_column) {
+  constexpr int kN = kSide<Bits>;
+  using Line = typename LineOf<Bits>::type;
+  Line lines[kN];
+  for (int i = 0; i < kN; ++i) lines[i] = load<Line>(from + i * from_row);
+  transpose_lines(lines);
   for (int i = 0; i < kN; ++i) __builtin_memcpy(to + i * to_column, &lines[i], sizeof(Line));
+}
+
+// Of some lines and columns. What lies behind them is read and written as well, but for what lies behind the ends.
+template <typename Bits>
+void transpose_part(const Bits* from, const Bits* from_end, int64_t from_row, Bits* to, const Bits* to_end,
+                    int64_t to_column, int64_t rows, int64_t columns) {
+  constexpr int64_t kN = kSide<Bits>;
+  using Line = typename LineOf<Bits>::type;
+  Line lines[kN];
+  for (int64_t i = 0; i < kN; ++i) {
+    const Bits* const p = from + i * from_row;
+    if (i < rows && from_end - p >= kN) {
+      lines[i] = load<Line>(p);
+    } else {
+      lines[i] = Line{};
+      if (i < rows) __builtin_memcpy(&lines[i], p, static_cast<size_t>(columns) * sizeof(Bits));
+    }
+  }
+  transpose_lines(lines);
+  for (int64_t j = 0; j < columns; ++j) {
+    Bits* const q = to + j * to_column;
+    if (to_end - q >= kN) {
+      __builtin_memcpy(q, &lines[j], sizeof(Line));
+    } else {
+      __builtin_memcpy(q, &lines[j], static_cast<size_t>(rows) * sizeof(Bits));
+    }
+  }
 }
 
 // to[j * to_column + i] = from[i * from_row + j]
@@ -39,13 +73,31 @@ void transpose(const Bits* from, int64_t from_row, Bits* to, int64_t to_column, 
     }
   };
   const int64_t whole_rows = rows / kN * kN, whole_columns = columns / kN * kN;
-  for (int64_t i = 0; i < whole_rows; i += kN) {
-    for (int64_t j = 0; j < whole_columns; j += kN) {
-      transpose_square(from + i * from_row + j, from_row, to + j * to_column + i, to_column);
+  const Bits *const from_end = from + (rows - 1) * from_row + columns, *const to_end =
+                                                                           to + (columns - 1) * to_column + rows;
+  // Squares of which so much is missing take no longer than what is there one by one. They read or write what comes
+  // next, which is this block's where there is no gap; what they write there is written again.
+  constexpr bool kParts = kN == 16 || L1NORM_VECTOR_BYTES == 64;
+  const auto repays = [](int64_t left) { return kParts && 4 * left > kN; };
+  const bool reads = from_row == columns && repays(columns - whole_columns);
+  const bool writes = to_column == rows && repays(rows - whole_rows);
+  for (int64_t j = 0; j < (reads ? columns : whole_columns); j += kN) {
+    const int64_t n = columns - j < kN ? columns - j : kN;
+    const auto part = [&](int64_t i, int64_t m) {
+      transpose_part(from + i * from_row + j, from_end, from_row, to + j * to_column + i, to_end, to_column, m, n);
+    };
+    if (writes) part(whole_rows, rows - whole_rows);
+    for (int64_t i = 0; i < whole_rows; i += kN) {
+      if (n < kN) {
+        part(i, kN);
+      } else {
+        transpose_square(from + i * from_row + j, from_row, to + j * to_column + i, to_column);
+      }
     }
   }
-  one_by_one(0, whole_rows, whole_columns, columns);
-  one_by_one(whole_rows, rows, 0, columns);
+  const int64_t left = reads ? columns : whole_columns;
+  one_by_one(0, whole_rows, left, columns);
+  one_by_one(whole_rows, rows, writes ? left : 0, columns);
 }
 
 // A transposition from or to `count` numbers without a gap, which compilers make shuffles of where they know the count.
