@@ -6,6 +6,9 @@ import zlib
 from pathlib import Path
 
 import torch
+from exact import assert_same_bits
+
+import l1norm
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
@@ -153,6 +156,14 @@ class Guarded:
     def assert_untouched(self) -> None:
         self.assert_only_the_view_was_written()
         assert bool(self.view.isnan().all()), "`out` was written"
+
+
+def assert_written_to_out(x, dim, stride, expected, **options) -> None:
+    """An ``out`` of such strides has ``expected``'s bits, and no memory beside it is written."""
+    out = Guarded(x.shape, stride, expected.dtype, x.device)
+    l1norm.l1_norm(x, dim, out=out.view, **options)
+    assert_same_bits(out.view, expected)
+    out.assert_only_the_view_was_written()
 
 
 def free_bytes(device: str) -> int:
