@@ -73,10 +73,10 @@ void transpose(const Bits* from, int64_t from_row, Bits* to, int64_t to_column, 
     }
   };
   const int64_t whole_rows = rows / kN * kN, whole_columns = columns / kN * kN;
-  const Bits *const from_end = from + (rows - 1) * from_row + columns, *const to_end =
-                                                                           to + (columns - 1) * to_column + rows;
-  // Squares of which so much is missing take no longer than what is there one by one. They read or write what comes
-  // next, which is this block's where there is no gap; what they write there is written again.
+  const Bits* const from_end = from + (rows - 1) * from_row + columns;
+  const Bits* const to_end = to + (columns - 1) * to_column + rows;
+  // Squares with so much of them are as fast as elements one by one. They read or write what comes next, which is this
+  // block's where there is no gap; what they write there is written again.
   constexpr bool kParts = kN == 16 || L1NORM_VECTOR_BYTES == 64;
   const auto repays = [](int64_t left) { return kParts && 4 * left > kN; };
   const bool reads = from_row == columns && repays(columns - whole_columns);

@@ -4,13 +4,6 @@
 namespace l1norm::cpu {
 namespace {
 
-// Bits of a type's fractions.
-template <typename Type>
-constexpr int kFraction = std::is_same_v<Type, HalfType>       ? 10
-                          : std::is_same_v<Type, BFloat16Type> ? 7
-                          : std::is_same_v<Type, FloatType>    ? 23
-                                                               : 52;
-
 // 1 of the element's sign; NaN for zeros, infinities and NaN.
 template <typename Type>
 struct Signs {
@@ -20,7 +13,7 @@ struct Signs {
   using Result = typename VectorOf<Bits, sizeof(Element) < 8 && vectors % 2 == 0 ? kWide : kLanes>::type;
 
   static constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
-  static constexpr Bits kUlp = static_cast<Bits>(Bits{1} << kFraction<Type>);
+  static constexpr Bits kUlp = static_cast<Bits>(Bits{1} << Typed<Element>::kFraction);
   static constexpr Bits kInfinity = static_cast<Bits>(kSign - kUlp);
   static constexpr Bits kOne = static_cast<Bits>((kInfinity >> 1) & ~(kUlp - 1));
   static constexpr Bits kNaN = static_cast<Bits>(kInfinity | kUlp >> 1);

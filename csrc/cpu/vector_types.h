@@ -120,18 +120,22 @@ struct Typed;
 template <>
 struct Typed<float> : FloatType {
   using Bits = uint32_t;
+  static constexpr int kFraction = Float32Format::kBits - 1;  // bits
 };
 template <>
 struct Typed<Half> : HalfType {
   using Bits = uint16_t;
+  static constexpr int kFraction = Float16Format::kBits - 1;  // bits
 };
 template <>
 struct Typed<BFloat16> : BFloat16Type {
   using Bits = uint16_t;
+  static constexpr int kFraction = BFloat16Format::kBits - 1;  // bits
 };
 template <>
 struct Typed<double> : DoubleType {
   using Bits = uint64_t;
+  static constexpr int kFraction = 52;  // bits
 };
 
 // Vectors that hold a type's elements.
