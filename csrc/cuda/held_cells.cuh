@@ -292,7 +292,7 @@ struct HeldCells {
 #pragma unroll 1
     for (int k = 0; k < kPack; ++k) {
       typename TallyOf::Careful tally;
-      if constexpr (kPacks > 0) add_column<true>(tally, x, g, k, scale(k));
+      add_column<true>(tally, x, g, k, scale(k));
       each_batch<kBatch>(
           t, [&](int, const auto& batch, const auto& grads) { add_column<false>(tally, batch, grads, k, scale(k)); });
       TotalOf sum = as_total<TotalOf>(tally.sum());

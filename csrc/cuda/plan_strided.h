@@ -148,8 +148,8 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
   // Halves have more arithmetic than reads from shared memory leave time for, where small clusters hold them without
   // (bfloat16 on an H200, of a copy's speed: 384 steps 0.885, with shared memory 0.78; 700 steps 0.83 and 0.83, 1024
   // 0.91 and 0.92, 3000 0.75 and 0.83; gradients of 256 steps 0.92 and 0.87, of 384 0.82 and 0.85).
-  const int64_t least_shared = s.element_size > 2 ? 0 : backward ? 300 : 800;
-  const bool shareable = s.elements == 1 && s.steps >= least_shared && (s.element_size > 2 || !s.along);
+  const bool halves = s.element_size == 2, long_enough = s.steps >= (backward ? 300 : 800);
+  const bool shareable = s.elements == 1 && (!halves || (long_enough && !s.along));
   if (s.along) {
     // Down to as few as leave lanes enough for all cells of a row that a warp holds.
     const int least_lanes = 32 / power_of_two_from(std::min<int64_t>(ceil_div(cells, packs), 32));
@@ -165,18 +165,18 @@ inline bool plan_strided(const LatticeShape& s, bool backward, const Device& dev
     // over many of them has no line in any (2^16 x 100 x 3 float32: 0.55 with 16 lanes, 0.33 with 32).
     const int most = s.elements == 1 ? 32 / s.columns : s.inner <= 16 ? 16 : 32;
     const bool narrow = has_narrow_warps(s.element_size, s.elements > 1), far = narrow && s.is_far();
-    const bool repay = far || s.elements > 1 || s.element_size == 2 || s.is_torn();
+    const bool repay = far || s.elements > 1 || halves || s.is_torn();
     const bool two = narrow && s.inner >= 2 * most && repay;
     for (int across = two ? 2 : 1; across >= 1; --across) {
       if (shareable) {
         in_shared(most, across, packs);
-        if (!backward && across == 1 && s.element_size > 2) in_shared(most, across, 0);
+        if (!backward && across == 1 && !halves) in_shared(most, across, 0);
       }
       // Halves have too much arithmetic for tiles so short.
-      if (across == 1 || s.element_size > 2) in_registers(most, across);
+      if (across == 1 || !halves) in_registers(most, across);
     }
     if (!far || least >= kImpossible) {
-      if (shareable && s.element_size > 2) in_shared(most / 2, 1, packs);
+      if (shareable && !halves) in_shared(most / 2, 1, packs);
       for (int lanes = most / 2; lanes >= 2 && lanes * s.bytes() >= 32; lanes /= 2) in_registers(lanes, 1);
     }
   }
