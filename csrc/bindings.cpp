@@ -69,21 +69,22 @@ pybind11::tuple repeated(const std::vector<int64_t>& sizes, const std::vector<in
 // What a call's tensors are to the plan: rows, length, held, dense, and the lattice of packs of `pack` elements.
 pybind11::dict shape(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
                      const std::vector<int64_t>& out_strides, const std::vector<int64_t>& dims, int64_t pack,
-                     bool aligned, bool alike) {
+                     bool aligned, bool alike, int64_t start) {
   const l1norm::Geometry g = geometry(sizes, strides, strides, out_strides, dims);
   pybind11::dict d;
   d["rows"] = g.rows.count;
   d["length"] = g.row.count;
   d["held"] = g.unit_stride();
   d["dense"] = g.dense();
-  const l1norm::cuda::LatticeShape l = l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike), pack);
+  const l1norm::cuda::LatticeShape l =
+      l1norm::cuda::shape_of(l1norm::make_lattice(g, pack, aligned, alike, start), pack);
   d["lattice"] = pybind11::make_tuple(l.units, l.steps, l.inner, l.columns, l.elements, l.along, l.skewed,
                                       l.interleaved, l.apart, l.run);
   d["run"] = g.run();
   d["turned"] = static_cast<int>(l.turned);
   const l1norm::Rounds& r = l.rounds;
   d["rounds"] = pybind11::make_tuple(r.period, r.repeats, r.runs, r.fold, r.apart);
-  d["beside"] = pybind11::make_tuple(l.beside.columns, l.beside.gapless);
+  d["beside"] = pybind11::make_tuple(l.beside.columns, l.beside.gapless, l.beside.jump, l.beside.multiple);
   return d;
 }
 
@@ -106,11 +107,12 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                     int64_t l2_bytes, int max_cluster, int widest_cluster, double bytes_per_cycle, bool backward,
                     bool at_packs,
                     const std::tuple<int64_t, int64_t, int64_t, int, int, bool, bool, bool, int64_t, int64_t>& lattice,
-                    const std::tuple<int64_t, bool>& beside, int64_t neighbours, int turned, bool in_place,
-                    const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& rounds, bool one_grad) {
+                    const std::tuple<int64_t, bool, int64_t, int64_t>& beside, int64_t neighbours, int turned,
+                    bool in_place, const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& rounds,
+                    bool one_grad) {
   using namespace l1norm::cuda;
   const auto& [units, steps, inner, columns, elements, along, skewed, interleaved, apart, run] = lattice;
-  const auto& [columns_beside, gapless] = beside;
+  const auto& [columns_beside, gapless, jump, multiple] = beside;
   const auto& [period, repeats, runs, fold, fold_apart] = rounds;
   const int64_t size = l1norm::element_size(static_cast<l1norm::DType>(dtype));
   const Shape shape{rows,
@@ -132,7 +134,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
                      interleaved,
                      apart,
                      run,
-                     {columns_beside, gapless},
+                     {columns_beside, gapless, jump, multiple},
                      static_cast<l1norm::Turned>(turned),
                      in_place,
                      {period, repeats, runs, fold, fold_apart}},
@@ -263,13 +265,16 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       break;
     case Kernel::kColumnRing:
       d["columns"] = p.column_ring.columns;
+      d["whole"] = p.column_ring.whole;
       d["slots"] = p.column_ring.slots;
       d["clusters"] = p.column_ring.clusters;
       d["steps"] = p.column_ring.steps;
       d["teams"] = p.column_ring.teams;
       d["windows"] = p.column_ring.windows;
       d["scratch_bytes"] = p.column_ring.scratch_bytes;
-      d["threads"] = l1norm::cuda::window_size(p.column_ring.columns, backward, p.column_ring.slots).threads();
+      d["threads"] =
+          l1norm::cuda::window_size(p.column_ring.columns, backward, p.column_ring.slots, p.column_ring.whole)
+              .threads();
       d["blocks"] = p.column_ring.clusters * l1norm::cuda::kWindowCluster;
       break;
     case Kernel::kTwoPass:
@@ -330,9 +335,10 @@ PYBIND11_MODULE(_C, m) {
         "of so many elements), and where rows, and elements in their row, lie in it.");
   m.def("shape", &shape, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("out_strides"),
         pybind11::arg("dims"), pybind11::arg("pack") = 1, pybind11::arg("aligned") = false,
-        pybind11::arg("alike") = true,
+        pybind11::arg("alike") = true, pybind11::arg("start") = 0,
         "Rows and their length of a reduction over dims (none: all), and how they lie in memory, as plan() takes them. "
-        "pack: elements of 16 bytes; aligned: both tensors start at a multiple of that; alike: as far from one.");
+        "pack: elements of 16 bytes; aligned: both tensors start at a multiple of that; alike: as far from one; "
+        "start: elements from a multiple of 256 bytes to the results'.");
   m.def("ahead", &ahead, pybind11::arg("sizes"), pybind11::arg("strides"), pybind11::arg("dims"),
         pybind11::arg("element_size"), pybind11::arg("least_bytes"), pybind11::arg("most_bytes"),
         "What a launch asks memory for of an operand while it waits: runs (0: nothing), bytes of each, bytes from one "
@@ -345,7 +351,7 @@ PYBIND11_MODULE(_C, m) {
       pybind11::arg("widest_cluster"), pybind11::arg("bytes_per_cycle"), pybind11::arg("backward") = false,
       pybind11::arg("at_packs") = false,
       pybind11::arg("lattice") = std::make_tuple(0, 0, 0, 1, 1, false, false, false, 0, 0),
-      pybind11::arg("beside") = std::make_tuple(0, false), pybind11::arg("run") = 0, pybind11::arg("turned") = 0,
+      pybind11::arg("beside") = std::make_tuple(0, false, 0, 1), pybind11::arg("run") = 0, pybind11::arg("turned") = 0,
       pybind11::arg("in_place") = false, pybind11::arg("rounds") = std::make_tuple(0, 0, 1, 1, 1),
       pybind11::arg("one_grad") = false,
       "The CUDA kernel and launch that a shape gets on a device, of which memory reads so many bytes in a cycle of its "
@@ -356,7 +362,9 @@ PYBIND11_MODULE(_C, m) {
       "units, steps, units side by side, columns of a unit, elements of a cell that are steps of their own, whether "
       "steps lie closer together than units, whether elements lie in packs that begin elsewhere from step to step, "
       "whether steps follow each other without a gap, bytes from step to step, steps before the walk over them jumps; "
-      "beside: columns side by side in memory, whether nothing lies between all of them; run: elements of each run of "
+      "beside: columns side by side in memory, whether nothing lies between all of them, elements that the walk over "
+      "steps jumps besides, and those that the columns, and in the output the distances of others and the start from a "
+      "multiple of 256 bytes, are multiples of; run: elements of each run of "
       "neighbours that a row has several of; turned: 1 where steps lie closer together than units in the input alone, "
       "2 where they do in the output alone; in_place: results are written where the input is read; rounds: columns "
       "that come round in a dense run, how often, runs of the same columns, how many of them are one row's, elements "

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <numeric>
 
 #include "call.h"
 #include "geometry.h"
@@ -26,11 +27,17 @@ enum class Turned { kNot, kToColumns, kToRows };
 constexpr int64_t kMostPeriod = 512;
 constexpr int64_t kShortestRun = 4096;
 
+constexpr int64_t kWholeBytes = 256;
+
 // Columns side by side in memory, whose steps lie alike in packs in all operands. No columns: there are none that lie
 // so.
 struct Beside {
   int64_t columns = 0;
   bool gapless = false;  // all of them, and those behind them, follow each other without a gap
+  int64_t jump = 0;      // elements that the walk over steps jumps besides, from run to run
+  // Elements: what the columns, and in the output the distances of steps and planes and the first column's from a
+  // multiple of kWholeBytes, are multiples of.
+  int64_t multiple = 1;
 };
 
 // A dense run of memory in which columns come round: element i of it is that of `period` columns, of which `fold`
@@ -136,16 +143,25 @@ inline bool are_beside(const Lattice& l, int64_t pack) {
          steps.dims == 1 && are_alike(units, units.dims, pack) && are_alike(steps, steps.dims, pack);
 }
 
-// alike: input, grad and output start equally far from a pack.
-inline Beside beside_of(const Geometry& g, int64_t pack, bool alike) {
+// alike: input, grad and output start equally far from a pack; start: elements from there to the output's.
+inline Beside beside_of(const Geometry& g, int64_t pack, bool alike, int64_t start) {
   const Walk &rows = g.rows, &row = g.row;
   const int last = rows.dims - 1;
-  if (!alike || last < 0 || row.dims != 1 || !rows.has_stride(last, 1)) return {};
-  if (!are_alike(rows, last, pack) || !are_alike(row, 1, pack)) return {};
+  if (!alike || last < 0 || row.dims < 1 || row.dims > 2 || !rows.has_stride(last, 1)) return {};
+  if (!are_alike(rows, last, pack) || !are_alike(row, row.dims, pack)) return {};
   const int64_t columns = rows.size[last];
+  int64_t multiple = std::gcd(columns, start);
+  for (int d = 0; d < last; ++d) multiple = std::gcd(multiple, rows.stride[d].output);
+  for (int d = 0; d < row.dims; ++d) multiple = std::gcd(multiple, row.stride[d].output);
+  if (row.dims == 2) {
+    const auto jump = [&](int64_t Offsets::* of) -> int64_t {
+      return std::llabs(row.stride[0].*of - row.size[1] * (row.stride[1].*of));
+    };
+    return {columns, false, std::max(jump(&Offsets::input), jump(&Offsets::output)), multiple};
+  }
   const bool follow = last == 0 || (last == 1 && rows.has_stride(0, columns * row.count) &&
                                     rows.stride[0].denominator == columns * rows.stride[1].denominator);
-  return {columns, row.has_stride(0, columns) && follow};
+  return {columns, row.has_stride(0, columns) && follow, 0, multiple};
 }
 
 // Of the periods after which columns come round the longest of up to kMostPeriod, or, where runs of that are short, the
@@ -179,10 +195,12 @@ inline Rounds rounds_of(const Geometry& g, int64_t pack) {
 
 }  // namespace lattice
 
-// aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one.
-inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike) {
-  Lattice l{g, Unit::kElement, 1, 0, 1, false, false, false, false, Turned::kNot, lattice::beside_of(g, pack, alike),
-            {}};
+// aligned: input, grad and output start at multiples of a pack, which is `pack` elements; alike: as far from one;
+// start: elements from a multiple of kWholeBytes to the output's.
+inline Lattice make_lattice(const Geometry& g, int64_t pack, bool aligned, bool alike, int64_t start = 0) {
+  Lattice l{
+      g, Unit::kElement, 1, 0, 1, false, false, false, false, Turned::kNot, lattice::beside_of(g, pack, alike, start),
+      {}};
   Walk &units = l.geometry.rows, &steps = l.geometry.row;
   if (aligned && lattice::in_packs(g.rows, g.row, pack)) {
     l.unit = Unit::kColumns;
@@ -245,8 +263,10 @@ inline Lattice lattice_of(const Call& c, int64_t pack_bytes, bool packed = true)
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
   const uintptr_t apart =
       (address(c.input) ^ address(c.output)) | (c.grad == nullptr ? 0 : address(c.grad) ^ address(c.output));
-  return make_lattice(c.geometry, pack_bytes / element_size(c.dtype), packed && starts_at(c, pack_bytes),
-                      apart % static_cast<uintptr_t>(pack_bytes) == 0);
+  const int64_t size = element_size(c.dtype);
+  return make_lattice(c.geometry, pack_bytes / size, packed && starts_at(c, pack_bytes),
+                      apart % static_cast<uintptr_t>(pack_bytes) == 0,
+                      static_cast<int64_t>(address(c.output) % kWholeBytes) / size);
 }
 
 }  // namespace l1norm

@@ -17,7 +17,7 @@ class Shape(TypedDict):
     held: bool
     dense: bool
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int]
-    beside: tuple[int, bool]
+    beside: tuple[int, bool, int, int]
     turned: int
     rounds: tuple[int, int, int, int, int]
 
@@ -41,6 +41,8 @@ def shape(
     dims: list[int],
     pack: int = 1,
     aligned: bool = False,
+    alike: bool = True,
+    start: int = 0,
 ) -> Shape: ...
 def ahead(
     sizes: list[int], strides: list[int], dims: list[int], element_size: int, least_bytes: int, most_bytes: int
@@ -64,7 +66,7 @@ def plan(
     backward: bool = False,
     at_packs: bool = False,
     lattice: tuple[int, int, int, int, int, bool, bool, bool, int, int] = ...,
-    beside: tuple[int, bool] = ...,
+    beside: tuple[int, bool, int, int] = ...,
     run: int = 0,
     turned: int = 0,
     in_place: bool = False,

@@ -15,6 +15,7 @@ from l1norm.functional import _has_kernel
 _NUMBER = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
 
 _PACK_BYTES = 16
+_WHOLE_BYTES = 256  # of windows that begin alike in all steps
 
 # What the plan takes of a shape that kernels walk without a cast.
 _OF_LATTICE = ("lattice", "beside", "run", "turned", "rounds")
@@ -140,7 +141,8 @@ def _walk(input: Tensor, dims: list[int], result: torch.dtype, out: Tensor | Non
         at_packs = (address | out_address) % _PACK_BYTES == 0
         alike = (address ^ out_address) % _PACK_BYTES == 0
         pack = _PACK_BYTES // result.itemsize
-        shape = _C.shape(list(input.shape), strides, out_strides, dims, pack, at_packs, alike)
+        start = out_address % _WHOLE_BYTES // result.itemsize
+        shape = _C.shape(list(input.shape), strides, out_strides, dims, pack, at_packs, alike, start)
     except RuntimeError:
         raise RuntimeError(
             "l1_norm(): input and out have more dimensions that cannot be merged than kernels walk"

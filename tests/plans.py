@@ -126,7 +126,7 @@ def plan_lattice(
     columns, elements, along = KINDS[kind](16 // dtype.itemsize)
     lattice = (units, steps, inner, columns, elements, along, skewed, interleaved, apart, steps if run is None else run)
     # gapless: None where columns are not to be taken in tiles.
-    beside = (0, False) if gapless is None else (inner * columns, gapless)
+    beside = (0, False, 0, 1) if gapless is None else (inner * columns, gapless, 0, 1)
     return _C.plan(
         units * columns,
         steps,

@@ -24,7 +24,7 @@ def differing(a: torch.Tensor, b: torch.Tensor) -> int:
     return int((~torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)).sum())
 
 
-def assert_alike(x: torch.Tensor, dim: int, cuda: str, g: torch.Tensor | None = None) -> None:
+def assert_alike(x: torch.Tensor, dim: int | tuple[int, ...], cuda: str, g: torch.Tensor | None = None) -> None:
     """Quotients, denominators, what stands in the input's place, and gradients."""
     expected, m = l1norm.l1_norm(x, dim, return_denominator=True)
     there = held_by("column_ring", x.to(cuda), dim=dim)
@@ -33,7 +33,8 @@ def assert_alike(x: torch.Tensor, dim: int, cuda: str, g: torch.Tensor | None = 
     assert_same_bits(denominator, m)
     if g is None:
         g = make_rows("randn", *x.shape, seed=7)
-    gx, slopes = gradient(g.to(cuda), there, denominator, [dim]), gradient(g, x, m, [dim])
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    gx, slopes = gradient(g.to(cuda), there, denominator, dims), gradient(g, x, m, dims)
     # A dot product's last bits depend on its order: once in some millions they are a result's.
     assert differing(gx.cpu(), slopes) <= x.numel() // 1_000_000
     l1norm.l1_norm_(there, dim)
@@ -41,7 +42,7 @@ def assert_alike(x: torch.Tensor, dim: int, cuda: str, g: torch.Tensor | None = 
 
 
 # Fewer windows than a block has slots, and many more; blocks without steps, and warps; steps that begin alike or not.
-@pytest.mark.parametrize("columns", [2, 63, 64, 65, 127, 128, 130, 256, 1001])
+@pytest.mark.parametrize("columns", [2, 63, 64, 65, 127, 128, 130, 192, 256, 1001])
 @pytest.mark.parametrize("steps", [2, 9, 120, 121, 1001, 5003])
 def test_columns(steps, columns, cuda):
     x = make_rows("randn", steps, columns)
@@ -52,13 +53,16 @@ def test_columns(steps, columns, cuda):
 # Wide windows and narrower ones, few slots and many, one team of warps and two.
 @pytest.mark.parametrize("shape", [(8001, 300), (9000, 129), (11_500, 200), (16_384, 129), (20_001, 130),
                                    (23_000, 256), (30_001, 65), (32_768, 200), (33_001, 130), (45_000, 127),
-                                   (65_001, 96), (67_003, 70), (90_001, 50), (120_001, 40)], ids=str)  # fmt: skip
+                                   (65_001, 96), (67_003, 70), (90_001, 50), (120_001, 40), (8002, 320), (9001, 128),
+                                   (16_385, 192), (30_001, 128), (33_001, 64), (45_001, 128), (65_001, 64),
+                                   (67_003, 128), (120_001, 64)], ids=str)  # fmt: skip
 def test_blocks_with_all_the_steps_that_they_hold(shape, cuda):
     assert_alike(make_rows("lognormal", *shape), 0, cuda)
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((3, 500, 65), 1), ((5, 9, 64), 1), ((40, 121, 3), 1), ((2, 3, 200, 70), 2),
-                                            ((7, 33, 128), 1), ((2, 2, 1001, 1), 2)], ids=str)  # fmt: skip
+                                            ((7, 33, 128), 1), ((50, 130, 64), 1), ((2, 3, 1200, 64), 2),
+                                            ((2, 2, 1001, 1), 2)], ids=str)  # fmt: skip
 def test_planes(shape, dim, cuda):
     if shape[-1] == 1:  # columns with others between them
         assert_alike(make_rows("randn", *shape[:-1], 5)[..., :2], dim, cuda)
@@ -66,8 +70,24 @@ def test_planes(shape, dim, cuda):
         assert_alike(make_rows("randn", *shape), dim, cuda)
 
 
-@pytest.mark.parametrize("columns", [100, 101])
-@pytest.mark.parametrize("start", [0, 1, 3, 5, 8, 31, 63])
+# Runs that are blocks' or longer, and such that a block has several of; with less or more between them than in results.
+@pytest.mark.parametrize(("shape", "gap"), [((3, 2, 4001, 64), 0), ((7, 3, 50, 64), 0), ((40, 2, 33, 128), 0),
+                                            ((130, 2, 32, 64), 0), ((300, 1, 41, 64), 3), ((5, 9, 700, 192), 1),
+                                            ((200, 3, 300, 64), 0), ((9, 2, 9001, 64), 2)], ids=str)  # fmt: skip
+def test_runs_of_steps(shape, gap, cuda):
+    x = make_rows("randn", *shape)
+    x[-1, 0, 3, 5] = torch.inf
+    assert_alike(x, (0, 2), cuda)
+    expected = l1norm.l1_norm(x, (0, 2))
+    padded = torch.nn.functional.pad(x, (0, 0, 0, gap)).to(cuda)
+    apart, out = padded[:, :, : shape[2]], torch.empty_like(padded)[:, :, : shape[2]]
+    for source, result in ((apart, torch.empty_like(x, device=cuda)), (x.to(cuda), out), (apart, out)):
+        held_by("column_ring", source, result, (0, 2))
+        assert_same_bits(l1norm.l1_norm(source, (0, 2), out=result), expected)
+
+
+@pytest.mark.parametrize("columns", [100, 101, 128])
+@pytest.mark.parametrize("start", [0, 1, 3, 5, 8, 31, 63, 64])
 def test_columns_that_begin_anywhere(start, columns, cuda):
     x, g = (make_rows("randn", 2, 500, columns, seed=seed) for seed in (1, 2))
     assert_alike_from(start, "column_ring", x, g, cuda)
@@ -75,7 +95,7 @@ def test_columns_that_begin_anywhere(start, columns, cuda):
 
 # As far apart modulo a pack; the output's windows are others than the input's.
 @pytest.mark.parametrize("gap", [4, 60, 64])
-@pytest.mark.parametrize("columns", [300, 301])
+@pytest.mark.parametrize("columns", [300, 301, 320])
 def test_steps_with_gaps(columns, gap, cuda):
     values = make_rows("randn", 700, columns)
     expected = l1norm.l1_norm(values, 0)
@@ -87,9 +107,12 @@ def test_steps_with_gaps(columns, gap, cuda):
         guarded.assert_only_the_view_was_written()
 
 
-def test_columns_without_a_fast_path(cuda):
+# Of wide windows and narrower ones, whole or not.
+@pytest.mark.parametrize("columns", [700, 704])
+@pytest.mark.parametrize("steps", [3001, 40_001, 70_001])
+def test_columns_without_a_fast_path(steps, columns, cuda):
     info = torch.finfo(F)
-    x = make_rows("randn", 3001, 700)
+    x = make_rows("randn", steps, columns)
     x[:, 0] = 0
     x[:, 64] = -0.0
     x[5, 65] = torch.inf
@@ -102,7 +125,7 @@ def test_columns_without_a_fast_path(cuda):
     x[::2, 300:310] *= 1e-30  # sums that a double has no room for
     x[::3, 305:320] *= 1e20
     x[:, 400:] = torch.where(x[:, 400:] < 0.5, 0.0, x[:, 400:])
-    g = make_rows("randn", 3001, 700, seed=2)
+    g = make_rows("randn", steps, columns, seed=2)
     g[8, 500] = torch.inf
     g[9, 501] = torch.nan
     g[:, 502] = 0
@@ -126,7 +149,7 @@ def test_quotients_in_the_middle_between_two_numbers(length, make, cuda):
 
 
 # Of long columns, and of short ones, whose windows follow each other so fast that blocks get apart.
-@pytest.mark.parametrize("shape", [(32_768, 4097), (8000, 65_536)], ids=str)
+@pytest.mark.parametrize("shape", [(32_768, 4097), (32_768, 4096), (8000, 65_536)], ids=str)
 def test_many_windows(shape, cuda):
     """As another kernel has them."""
     x, g = (torch.randn(shape, device=cuda, generator=torch.Generator(cuda).manual_seed(seed)) for seed in (5, 6))

@@ -210,7 +210,7 @@ def test_steps_run_on_until_the_walk_over_them_jumps():
 
 def beside(x, dims, out=None, pack=4, alike=True):
     """Columns side by side in memory, and whether all of them follow each other without a gap."""
-    return shape_of(x, dims, x if out is None else out, pack, False, alike)["beside"]
+    return shape_of(x, dims, x if out is None else out, pack, False, alike)["beside"][:2]
 
 
 def test_columns_side_by_side_may_leave_no_gap():
@@ -224,7 +224,8 @@ def test_columns_side_by_side_may_leave_no_gap():
     assert beside(meta(6, 5, 12)[..., :8], [1]) == (8, False)
     assert beside(meta(6, 10, 8)[:, ::2], [1]) == (8, False)
     assert beside(meta(6, 10, 7)[:, :5], [1]) == (7, False)
-    assert beside(meta(6, 5, 7, 8), [0, 2]) == none  # two loops lead along a column
+    assert beside(meta(6, 5, 7, 8), [0, 2]) == (8, False)  # two loops lead along a column
+    assert beside(meta(6, 5, 7, 3, 8), [0, 2, 4]) == none
     assert beside(meta(6, 5), [1]) == none  # rows
     assert beside(meta(5), [0]) == none
     assert beside(meta(6, 5, 14)[..., ::2], [1]) == none
@@ -233,3 +234,31 @@ def test_columns_side_by_side_may_leave_no_gap():
     assert beside(meta(6, 5, 11)[..., :7], [1], out=meta(6, 5, 15)[..., :7]) == (7, False)
     assert beside(meta(6, 5, 11)[..., :7], [1], out=meta(6, 5, 13)[..., :7]) == none
     assert beside(meta(6, 5, 11)[..., :7], [1], out=meta(6, 5, 13)[..., :7], pack=2) == (7, False)
+
+
+def test_columns_that_begin_alike_in_all_steps():
+    def multiple(x, dims, out=None, start=0):
+        strides = [list(t.stride()) for t in (x, x if out is None else out)]
+        return _C.shape(list(x.shape), *strides, dims, 4, False, True, start)["beside"][3]
+
+    assert multiple(meta(5, 64), [0]) == 64
+    assert multiple(meta(3, 5, 192), [1]) == 192
+    assert multiple(meta(3, 5, 65), [1]) == 65
+    assert multiple(meta(5, 192), [0], start=32) == 32
+    assert multiple(meta(5, 128)[:, :96], [0]) == 32
+    assert multiple(meta(5, 96)[:, :64], [0]) == 32
+    # What counts is where results are written.
+    assert multiple(meta(5, 72)[:, :64], [0], out=meta(5, 64)) == 64
+    assert multiple(meta(6, 5, 7, 128), [0, 2]) == 128
+    assert multiple(meta(6, 5, 7, 136)[..., :128], [0, 2]) == 8
+
+
+def test_runs_of_steps_lie_apart():
+    def jump(x, dims, out=None):
+        return shape_of(x, dims, x if out is None else out, 4, False)["beside"][2]
+
+    assert jump(meta(5, 64), [0]) == jump(meta(3, 5, 64), [1]) == jump(meta(3, 5, 64), [0, 1]) == 0
+    assert jump(meta(6, 5, 7, 8), [0, 2]) == 4 * 7 * 8
+    assert jump(meta(6, 1, 7, 8), [0, 2]) == 0
+    assert jump(meta(6, 1, 9, 8)[:, :, :7], [0, 2], out=meta(6, 1, 7, 8)) == 2 * 8
+    assert jump(meta(6, 5, 7, 8), [0, 2], out=meta(6, 5, 14, 8)[:, :, ::2]) == (5 * 14 - 7 * 2) * 8

@@ -17,7 +17,7 @@ def test_blocks_hold_their_steps(name, backward, asking):
     device, taken, operands = GPUS[name], set(), 1 + backward
     clusters = min(device["multiprocessors"] * 15 // 16 // CLUSTER, 16)
     for steps in (2, 7, 8, 100, 1001, 9001, 13_000, 20_001, 30_000, 33_360, 40_000, 65_535, 68_000, 100_000, 125_000):
-        for shape in ((steps, 65), (steps, 65_535), (3, steps, 130), (2, 3, steps, 300)):
+        for shape in ((steps, 65), (steps, 65_535), (3, steps, 130), (2, 3, steps, 300), (steps, 256), (3, steps, 64)):
             plan = plan_of(name, shape, [len(shape) - 2], F, backward=backward)
             if plan["kernel"] != "column_ring":
                 # No three windows of 16 columns fit, or warps do not hold one.
@@ -25,23 +25,28 @@ def test_blocks_hold_their_steps(name, backward, asking):
                 assert name not in WITH_CLUSTERS or steps > clusters * CLUSTER * most, (shape, plan)
                 continue
             columns, slots, held = plan["columns"], plan["slots"], plan["steps"]
+            whole = shape[-1] % 64 == 0 and columns > 16
             taken.add((columns, min(slots, 4)))
             assert columns in (16, 32, 64), (shape, plan)
-            assert 3 <= slots <= 6, (shape, plan)
+            assert 3 <= slots <= (12 if whole else 6), (shape, plan)
             assert plan["clusters"] <= clusters, (shape, plan)
             assert plan["blocks"] == plan["clusters"] * CLUSTER <= device["multiprocessors"], (shape, plan)
             assert plan["blocks"] * held >= steps > (plan["blocks"] - CLUSTER) * held, (shape, plan)
-            # Sums of four or eight windows, what columns are divided by, and barriers, beside windows.
-            tables = (4 if slots < 4 else 8) * columns * 48 + 6 * columns * 16
+            assert plan["whole"] == whole, (shape, plan)
+            # Sums of some windows, what columns are divided by, and barriers, beside windows.
+            tiles = 4 if slots < 4 else 16 if whole else 8
+            a_column = (16 if backward else 24) if whole else 32
+            tables = tiles * columns * (16 + a_column) + 6 * columns * 16
             room = device["shared_bytes"] - tables - slots * held * columns * 4 * operands
             assert room >= 8 * (2 * slots + 8), (shape, plan)
             # A lane's registers hold 40 floats, or of more windows 32, of a window or, in teams, of two.
             a_warp = -(-held // (DIVIDERS // plan["teams"]))
             assert a_warp * columns * operands <= 32 * (40 if slots < 4 else 32), (shape, plan)
-            assert plan["teams"] + slots <= (4 if slots < 4 else 8), (shape, plan)
+            assert plan["teams"] + slots <= tiles, (shape, plan)
             planes = torch.Size(shape[:-2]).numel()
             # All columns of a plane, wherever in a window they begin.
-            assert plan["windows"] * columns >= planes * (shape[-1] + columns - 1), (shape, plan)
+            beside = 0 if whole else columns - 1
+            assert plan["windows"] * columns >= planes * (shape[-1] + beside), (shape, plan)
             assert plan["scratch_bytes"] == plan["windows"] * columns * plan["clusters"] * 16, (shape, plan)
     assert len(taken) >= 3 or name not in WITH_CLUSTERS
 
@@ -58,6 +63,12 @@ def test_other_dtypes_and_layouts_go_elsewhere(name, asking):
     assert plan_of(name, (3000, 300), [0], F, strides=(301, 1))["kernel"] != "column_ring"
     assert plan_of(name, (3000, 300), [0], F, strides=(600, 2))["kernel"] != "column_ring"
     assert plan_of(name, (3000, 1 << 26), [0], F)["kernel"] != "column_ring"
+    # Runs of few steps, or whose columns begin otherwise in windows.
+    assert plan_of(name, (300, 3, 31, 64), [0, 2], F)["kernel"] != "column_ring"
+    assert plan_of(name, (300, 3, 50, 68), [0, 2], F)["kernel"] != "column_ring"
+    assert (plan_of(name, (300, 3, 50, 64), [0, 2], F)["kernel"] == "column_ring") == (name in WITH_CLUSTERS)
+    # A block's steps with all that lies between their runs.
+    assert plan_of(name, (300, 1 << 19, 32, 64), [0, 2], F)["kernel"] != "column_ring"
 
 
 # Steps, columns, and whether that was measured to be the fastest on an H200, forward and backward.
@@ -68,10 +79,12 @@ def test_other_dtypes_and_layouts_go_elsewhere(name, asking):
         ((32_768, 65_535), [0], True, True), ((32_768, 65_536), [0], True, True), ((24_000, 65_535), [0], True, True),
         ((20_000, 65_536), [0], True, True), ((16_384, 65_535), [0], True, True), ((32_768, 4096), [0], True, True),
         ((2, 20_000, 20_001), [1], True, True), ((17_000, 65_536), [0], True, True), ((8192, 65_535), [0], True, True),
-        ((32_768, 1001), [0], True, True), ((12_000, 65_536), [0], False, True), ((5000, 65_535), [0], False, True),
+        ((32_768, 1001), [0], True, True), ((12_288, 65_536), [0], True, True), ((5000, 65_535), [0], False, True),
         ((65_000, 32_768), [0], True, True), ((40_000, 65_535), [0], True, True), ((24_000, 500), [0], False, False),
-        ((8192, 65_536), [0], False, False), ((100, 8192, 301), [1], False, False), ((90_000, 9000), [0], True, False),
-        ((130_000, 9000), [0], False, False),
+        ((4096, 65_536), [0], False, False), ((100, 8192, 301), [1], False, False), ((90_000, 9000), [0], True, False),
+        ((130_000, 9000), [0], False, False), ((146, 7168, 64), [1], False, True), ((8, 16_384, 64), [1], True, True),
+        ((2, 16_384, 64), [1], False, False), ((56, 146, 128, 64), [0, 2], False, True),
+        ((72, 113, 128, 64), [0, 2], True, True),
     ],
     ids=str,
 )  # fmt: skip

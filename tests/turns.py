@@ -9,7 +9,9 @@ from l1norm import _C
 gradient = torch.ops.l1norm.l1_norm_backward
 
 
-def held_by(kernel: str, x: torch.Tensor, out: torch.Tensor | None = None, dim: int = 1) -> torch.Tensor:
+def held_by(
+    kernel: str, x: torch.Tensor, out: torch.Tensor | None = None, dim: int | tuple[int, ...] = 1
+) -> torch.Tensor:
     """x, of which that is the kernel from now on: else another one would be tested."""
     _C.set_kernel(kernel)
     there = torch.cuda.get_device_capability() >= (9, 0)

@@ -27,31 +27,39 @@ struct RingSums : Ring<W> {
     const int lane = lane_of_warp(), chunk = lane % kLanes * kPackBytes;
     const int mine = kSteps * warp + lane / (kLanes * W::kOperands);
     const bool of_grad = W::kBackward && lane / kLanes % 2 != 0;
-    const int64_t apart = of_grad ? l.grad_step : l.input_step;
+    const int64_t apart = of_grad ? l.grad_step : l.input_step, jump = of_grad ? l.grad_jump : l.input_jump;
     char* const ring = memory + (of_grad ? W::kBytes : 0) + chunk;
     const int turn = static_cast<int>(kStride * l.output_step) & (W::kBytes - 1);
     Turn turns;
     Place at;
-    const auto source_of = [&] { return of_grad ? this->grad_of(at, first_step) : this->input_of(at, first_step); };
-    const char *source = source_of(), *output = this->output_of(at, first_step);
+    const auto source_of = [&] {
+      const Offsets plane = this->plane_of(at);
+      const int64_t offset = (of_grad ? plane.grad : plane.input) * int64_t{sizeof(float)};
+      return static_cast<const char*>(of_grad ? c.grad : c.input) + offset;
+    };
+    const char *source = source_of(), *output = this->output_of(at, 0);
 #pragma unroll 1
     for (int n = 0; n < l.windows; ++n) {
-      const bool edge = at.is_edge(l);
 #pragma unroll 1
       for (int part = 0; part < W::kParts; ++part) {
         int step = this->steps_ahead(part) + mine;
         const int end = this->steps_ahead(part + 1);
         await_phase(shared_address(&tables.empty[turns.slot][part]), turns.parity ^ 1);
         int before = this->past(output + step * l.output_step);
-        const char* from = source + step * apart + at.window * W::kBytes + chunk;
+        const char* from = source + this->offset_of(step, apart, jump) + at.window * W::kBytes + chunk;
+        int of_run = this->ahead_in_run(step);
         char* to = ring + turns.slot * l.slot_bytes + step * W::kStepBytes;
         const auto each = [&](const auto& copy) {
           copy();
           before = (before + turn) & (W::kBytes - 1);
           from += kStride * apart;
           to += kStride * W::kStepBytes;
+          if (W::kWhole && (of_run += kStride) >= l.run) {
+            of_run -= l.run;
+            from += jump;
+          }
         };
-        if (!edge) {
+        if (!this->is_edge(at)) {
 #pragma unroll 6
           for (; step < end; step += kStride) {
             each([&] {
@@ -81,24 +89,30 @@ struct RingSums : Ring<W> {
       turns.next(l);
       if (at.next(l) && n + 1 < l.windows) {
         source = source_of();
-        output = this->output_of(at, first_step);
+        output = this->output_of(at, 0);
       }
     }
   }
 
-  // Columns that a lane adds, and lanes that share one.
-  static constexpr int kColumnsALane = W::kColumns > 32 ? W::kColumns / 32 : 1;
-  static constexpr int kSharers = W::kColumns < 32 ? 32 / W::kColumns : 1;
+  // Columns that a lane adds, of whole windows two neighbours, and lanes that share them.
+  static constexpr int kColumnsALane = W::kWhole || W::kColumns > 32 ? 2 : 1;
+  static constexpr int kSharers = 32 * kColumnsALane / W::kColumns;
+  static __device__ __forceinline__ int column_of(int lane, int k) {
+    return W::kWhole ? kColumnsALane * lane + k : lane + 32 * k;
+  }
 
-  // What a lane adds to the sums of its columns of a part. each(take) calls take(k, place) for each of them in each of
-  // its steps, where place is the element's.
+  static __device__ __forceinline__ uint32_t bits_at(const char* place) {
+    return *reinterpret_cast<const uint32_t*>(place);
+  }
+
+  // What a lane adds to the sums of its columns of a part. each(take) calls take(k, x, g) for each of them in each of
+  // its steps, where x and g are the bits of elements.
   template <typename Each>
   __device__ __forceinline__ void add_up(const Each& each, Sum (&sums)[kColumnsALane]) const {
-    const auto bits_at = [](const char* place) { return *reinterpret_cast<const uint32_t*>(place); };
     if constexpr (W::kBackward) {
       DotTally<float> tallies[kColumnsALane];
-      each([&](int k, const char* place) {
-        const Pack<float, 1> x{{__uint_as_float(bits_at(place))}}, g{{__uint_as_float(bits_at(place + W::kBytes))}};
+      each([&](int k, uint32_t x_bits, uint32_t g_bits) {
+        const Pack<float, 1> x{{__uint_as_float(x_bits)}}, g{{__uint_as_float(g_bits)}};
         tallies[k].template extend<1>(&g, &x, 1.0);
       });
 #pragma unroll
@@ -106,8 +120,8 @@ struct RingSums : Ring<W> {
     } else {
       double some[kColumnsALane] = {};
       uint32_t least = ~0u;
-      each([&](int k, const char* place) {
-        const uint32_t bits = bits_at(place), x = bits & 0x7fffffffu;
+      each([&](int k, uint32_t bits, uint32_t) {
+        const uint32_t x = bits & 0x7fffffffu;
         least = __viaddmin_u32(x, ~0u, least);
         some[k] += __hiloint2double(static_cast<int>(x >> 3), static_cast<int>(bits << 29));
       });
@@ -119,62 +133,78 @@ struct RingSums : Ring<W> {
 #pragma unroll
         for (int k = 0; k < kColumnsALane; ++k) accumulate(sums[k], PlacedFloat::unscaled({some[k], 0.0}).hi);
       } else {
-        each([&](int k, const char* place) {
-          accumulate(sums[k], static_cast<double>(fabsf(__uint_as_float(bits_at(place)))));
+        each([&](int k, uint32_t bits, uint32_t) {
+          accumulate(sums[k], static_cast<double>(fabsf(__uint_as_float(bits))));
         });
       }
     }
   }
 
-  // A lane adds the columns `lane` and, of 64, `lane + 32` of a tile, of one step of kWindowAdders; of 16 columns, two
-  // lanes add one of two steps each.
+  // A lane adds its columns of a tile, of one step of kWindowAdders; where lanes share columns, of one of so many more.
   __device__ __forceinline__ void add(int warp, int rank) const {
-    const int lane = lane_of_warp() % W::kColumns, share = lane_of_warp() / W::kColumns;
-    constexpr int kStride = kWindowAdders * kSharers;
+    constexpr int kLanes = W::kColumns / kColumnsALane, kStride = kWindowAdders * kSharers;
+    const int lane = lane_of_warp() % kLanes, share = lane_of_warp() / kLanes;
     const int turn = static_cast<int>(kStride * l.output_step) & (W::kBytes - 1);
     Turn turns;
     Place at;
-    const char* output = this->output_of(at, first_step);
+    const char* output = this->output_of(at, 0);
     int last = l.slots - 1;
 #pragma unroll 1
     for (int n = 0; n < l.windows; ++n) {
       Sum sums[kColumnsALane];
       // From there to what lies in the window before.
       const uint32_t wrap = static_cast<uint32_t>((last - turns.slot) * l.slot_bytes + W::kBytes);
-      const int base = (lane - l.shift) * 4;
+      const int base = (lane - this->shift()) * 4;
 #pragma unroll 1
       for (int part = 0; part < W::kParts; ++part) {
         await_phase(shared_address(&tables.full[turns.slot][part]), turns.parity);
         const int first = this->steps_ahead(part) + warp * kSharers + share, end = this->steps_ahead(part + 1);
+        const char* const begin = memory + turns.slot * l.slot_bytes + first * W::kStepBytes;
         const int from = this->past(output + first * l.output_step);
         const auto each = [&](const auto& take) {
-          int before = from;
-          const char* row = memory + turns.slot * l.slot_bytes + first * W::kStepBytes;
-#pragma unroll 3
-          for (int step = first; step < end; step += kStride) {
-#pragma unroll
-            for (int k = 0; k < kColumnsALane; ++k) {
-              // Negative numbers are large: the lesser one of both is none of those, or both are and it is the second.
-              const uint32_t place = static_cast<uint32_t>(base + before + k * 128);
-              take(k, row + static_cast<int>(__viaddmin_u32(place, wrap, place)));
+          const char* row = begin;
+          if constexpr (W::kWhole) {
+#pragma unroll 4
+            for (int step = first; step < end; step += kStride) {
+              const char* const place = row + lane * kColumnsALane * 4;
+              const uint2 x = *reinterpret_cast<const uint2*>(place);
+              const uint2 g = W::kBackward ? *reinterpret_cast<const uint2*>(place + W::kBytes) : uint2{};
+              take(0, x.x, g.x);
+              take(1, x.y, g.y);
+              row += kStride * W::kStepBytes;
             }
-            before = (before + turn) & (W::kBytes - 1);
-            row += kStride * W::kStepBytes;
+          } else {
+            int before = from;
+#pragma unroll 3
+            for (int step = first; step < end; step += kStride) {
+#pragma unroll
+              for (int k = 0; k < kColumnsALane; ++k) {
+                // Negative numbers are large: the lesser one of both is none of those, or both are and it is the
+                // second.
+                const uint32_t offset = static_cast<uint32_t>(base + before + k * 128);
+                const char* const place = row + static_cast<int>(__viaddmin_u32(offset, wrap, offset));
+                take(k, bits_at(place), W::kBackward ? bits_at(place + W::kBytes) : 0);
+              }
+              before = (before + turn) & (W::kBytes - 1);
+              row += kStride * W::kStepBytes;
+            }
           }
         };
         add_up(each, sums);
         __syncwarp();
-        if (lane_of_warp() == 0 && n > 0) arrive_at(shared_address(&tables.empty[last][part]));
+        // Tiles of windows that are not whole have elements of the window before.
+        const int done = W::kWhole ? turns.slot : last;
+        if (lane_of_warp() == 0 && (W::kWhole || n > 0)) arrive_at(shared_address(&tables.empty[done][part]));
       }
 #pragma unroll
-      for (int apart = W::kColumns; apart < 32; apart *= 2) {
+      for (int apart = kLanes; apart < 32; apart *= 2) {
 #pragma unroll
         for (int k = 0; k < kColumnsALane; ++k) sums[k] = sums[k] + shuffled(sums[k], apart);
       }
       meet_adders();  // none reads what was added of the last tile any more
 #pragma unroll
       for (int k = 0; k < kColumnsALane; ++k) {
-        if (share == 0) tables.added[warp][lane + 32 * k] = both_words(sums[k]);
+        if (share == 0) tables.added[warp][column_of(lane, k)] = both_words(sums[k]);
       }
       meet_adders();
       // Two lanes add up what warps have of a column.
@@ -196,7 +226,7 @@ struct RingSums : Ring<W> {
       }
       last = turns.slot;
       turns.next(l);
-      if (at.next(l) && n + 1 < l.windows) output = this->output_of(at, first_step);
+      if (at.next(l) && n + 1 < l.windows) output = this->output_of(at, 0);
     }
   }
 
@@ -220,7 +250,7 @@ struct RingSums : Ring<W> {
       if (lane == 0) {
         expect_bytes(shared_address(&tables.hands[tile]), W::kColumns * static_cast<int>(sizeof(double2)));
       }
-      const int64_t at_column = int64_t{at.window} * W::kColumns - l.shift + rank * W::kOwned + column;
+      const int64_t at_column = int64_t{at.window} * W::kColumns - this->shift() + rank * W::kOwned + column;
       const bool exists = at_column >= 0 && at_column < l.columns;
       const int64_t denominator = this->plane_of(at).denominator + at_column * denominator_step;
       RowDivisor<float> divisor{1.0f, 0.0f};
@@ -287,9 +317,11 @@ struct RingSums : Ring<W> {
       const Gradient gradient = read_gradient<float>(sum, divisor, c);
       to_each([&](const auto& to) {
         to(results.inverses[0][index], gradient.inverse);
-        to(results.inverses[1][before], gradient.inverse);
         to(results.throughs[0][index], gradient.through);
-        to(results.throughs[1][before], gradient.through);
+        if constexpr (!W::kWhole) {
+          to(results.inverses[1][before], gradient.inverse);
+          to(results.throughs[1][before], gradient.through);
+        }
       });
     } else {
       const FloatDivisor m(sum, c.count, c.eps);
@@ -299,7 +331,7 @@ struct RingSums : Ring<W> {
       if (!m.usable) words = make_float2(INFINITY, 0.0f);
       to_each([&](const auto& to) {
         to(results.divisors[0][index], words);
-        to(results.divisors[1][before], words);
+        if constexpr (!W::kWhole) to(results.divisors[1][before], words);
         to(results.totals[index], both_words(sum));
       });
     }

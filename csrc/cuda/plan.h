@@ -221,7 +221,12 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
 // 32768 0.69 and 0.53, of 50001 0.67 and 0.43; 1001 columns of 8192 0.46 and 0.41, 100 planes of 301 0.44 and 0.52.
 // Packs of 16384 have 0.84, in clusters of 16 0.80, of 12000 0.73 and 0.78, of 32768 0.85 and relayed 0.69; gradients
 // of 8192 0.78 and in clusters 0.80, of 10000 0.70 and 0.63.
+// Whole windows of 64 columns: 8192 steps 0.78 and in clusters 0.89, 9216 0.82 and 0.76, 16384 0.86 and 0.82, eight
+// windows of that 0.65 and relayed 0.60; gradients of 4096 0.75 and 0.89, of 6000 0.81 and 0.74, of 16384 0.84 and
+// 0.71. In runs of 128 steps: 8192 0.77 and 0.79, 9216 0.82 and 0.68; gradients of 6000 0.79 and 0.66.
+constexpr int64_t kLeastWholeSteps = 1024;  // of a block, in all whole windows: some 30 MB
 inline bool are_columns_better_ringed(const LatticeShape& s, bool backward, const ColumnRingPlan& plan) {
+  if (plan.whole) return plan.windows * plan.steps >= kLeastWholeSteps && plan.steps >= (backward ? 48 : 72);
   if (s.elements > 1) return s.beside.columns >= 15 * kWideWindow && plan.steps >= (backward ? 34 : 64);
   return s.beside.columns >= 16 * kWideWindow && plan.windows >= 48 && plan.steps >= (backward ? 80 : 130);
 }

@@ -79,7 +79,8 @@ inline bool plan_column_segments(const Shape& shape, const Device& device, Colum
 }
 
 inline bool plan_column_tile(const Shape& shape, const Device& device, ColumnTilePlan& plan) {
-  if (shape.lattice.beside.columns == 0 || shape.length == 0 || shape.rows == 0) return false;
+  if (shape.lattice.beside.columns == 0 || shape.lattice.beside.jump != 0 || shape.length == 0 || shape.rows == 0)
+    return false;
   if (shape.lattice.beside.gapless && plan_gapless_columns(shape, device, plan)) return true;
   return plan_column_segments(shape, device, plan);
 }

@@ -33,18 +33,21 @@ struct WindowGradients : Ring<W> {
             this->template words_of<double2>(tables.results.throughs, index)};
   }
 
-  static __device__ __forceinline__ bool make(const Pair& pair, const Words& of, uint32_t, float2& y) {
-    y.x = slope(of.inverses.x, of.throughs.x).gradient(pair.g.x, pair.x.x);
-    y.y = slope(of.inverses.y, of.throughs.y).gradient(pair.g.y, pair.x.y);
+  struct Made {
+    Slope<float> first, second;
+
+    __device__ __forceinline__ explicit Made(const Words& of)
+        : first(Gradient{of.inverses.x, 0.0, of.throughs.x, 0.0, 0.0, false}),
+          second(Gradient{of.inverses.y, 0.0, of.throughs.y, 0.0, 0.0, false}) {}
+  };
+
+  static __device__ __forceinline__ bool make(const Pair& pair, const Made& by, uint32_t, float2& y) {
+    y.x = by.first.gradient(pair.g.x, pair.x.x);
+    y.y = by.second.gradient(pair.g.y, pair.x.y);
     return true;
   }
 
   static __device__ __forceinline__ void make_again(float*, int) {}
-
- private:
-  static __device__ __forceinline__ Slope<float> slope(double inverse, double through) {
-    return Slope<float>(Gradient{inverse, 0.0, through, 0.0, 0.0, false});
-  }
 };
 
 #endif

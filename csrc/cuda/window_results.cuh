@@ -18,7 +18,6 @@ struct RingResults : WindowResults<W> {
   using Ring<W>::tables;
   using Ring<W>::memory;
   using Ring<W>::steps;
-  using Ring<W>::first_step;
   using typename WindowResults<W>::Pair;
 
   // A warp holds a window of its steps in registers until divisors are known: half a warp a narrow one of every other
@@ -44,24 +43,28 @@ struct RingResults : WindowResults<W> {
         if (lane_of_warp() == 0) arrive_at(shared_address(&tables.empty[slot][part]));
       };
       const auto await_tiles = [&] {
-        const int last = min(n + l.lag, l.windows - 1);
+        const int last = min(n + (W::kWhole ? 0 : l.lag), l.windows - 1);
         for (int tile = teams == 1 && n > 0 ? last : n; tile <= last; ++tile) {
           await_phase(shared_address(&tables.known[tile % W::kTiles]), tile / W::kTiles % 2);
         }
       };
       // Offsets of steps from there, of all of the block's, fit 32 bits.
-      const uintptr_t begin = reinterpret_cast<uintptr_t>(this->output_of(at, first_step));
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(this->output_of(at, 0));
       char* output = this->window_of(begin) + int64_t{at.window} * W::kBytes + lane * 8;
-      const uint32_t offset = static_cast<uint32_t>(this->past(begin)) + first * step;
-      const int index = (n * W::kColumns + 2 * lane + l.shift) * 8;
+      const auto row_of = [&](int i) {
+        const int of = first + i * kAtOnce;
+        const auto jumps = static_cast<uint32_t>(this->jumps_before(of) - this->jumps_before(0));
+        return static_cast<uint32_t>(this->past(begin)) + of * step + jumps * static_cast<uint32_t>(l.output_jump);
+      };
+      const uint32_t offset = row_of(0);
+      const int index = (n * W::kColumns + 2 * lane + this->shift()) * 8;
       asm("" : "+l"(output));  // else they are made anew in each step
       const auto place_of = [&](uint32_t row) {
-        return reinterpret_cast<float2*>(output + (row & ~uint32_t{W::kBytes - 1}));
+        return reinterpret_cast<float2*>(output + (W::kWhole ? row : row & ~uint32_t{W::kBytes - 1}));
       };
       uint32_t unproven = 0;
       await_phase(shared_address(&tables.full[slot][part]), filled % 2);
-      const bool edge = at.is_edge(l);
-      if (!edge) {
+      if (!this->is_edge(at)) {
         Pair x[W::kHeld];
 #pragma unroll
         for (int i = 0; i < W::kHeld; ++i) {
@@ -70,23 +73,31 @@ struct RingResults : WindowResults<W> {
         give_up();
         await_tiles();
         const uint32_t limit = this->limit_of(n);
+        using Words = typename WindowResults<W>::Words;
+        using Made = typename WindowResults<W>::Made;
+        const Made made(this->words_at(index));
         uint32_t row = offset;
-        const auto divide_some = [&](int first, const auto&... values) {
+        int of_run = this->ahead_in_run(first);
+        const auto divide_some = [&](int done, const auto&... values) {
           constexpr int kCount = sizeof...(values);
           const Pair some[] = {values...};
           uint32_t rows_of[kCount];
-          typename WindowResults<W>::Words words[kCount];
+          Words words[kCount];
 #pragma unroll
           for (int k = 0; k < kCount; ++k) {
             rows_of[k] = row;
-            words[k] = this->words_at(index - 2 * this->past(row));
+            if (!W::kWhole) words[k] = this->words_at(index - 2 * this->past(row));
             row += stride;
+            if (W::kWhole && (of_run += kAtOnce) >= l.run) {
+              of_run -= l.run;
+              row += static_cast<uint32_t>(l.output_jump);
+            }
           }
 #pragma unroll
           for (int k = 0; k < kCount; ++k) {
             float2 y;
-            const bool proven = this->make(some[k], words[k], limit, y);
-            if (!proven) unproven |= 1u << (first + k);
+            const bool proven = this->make(some[k], W::kWhole ? made : Made(words[k]), limit, y);
+            if (!proven) unproven |= 1u << (done + k);
             if (proven) {
               store_global(place_of(rows_of[k]), y);
             } else {
@@ -107,16 +118,17 @@ struct RingResults : WindowResults<W> {
           }
           divide_some(rows - 1, last);
         }
-        if (W::kAwaitsWrites && rows > 0) await_writes(place_of(row - stride));
+        if (W::kAwaitsWrites && rows > 0) await_writes(place_of(row_of(rows - 1)));
       } else {
         await_tiles();
         const uint32_t limit = this->limit_of(n);
 #pragma unroll 1
         for (int i = 0; i < rows; ++i) {
-          const uint32_t row = offset + i * stride;
+          const uint32_t row = row_of(i);
           const Pair x(held + i * kAtOnce * W::kStepBytes);
           float2 y;
-          if (!this->make(x, this->words_at(index - 2 * this->past(row)), limit, y)) {
+          const typename WindowResults<W>::Made made(this->words_at(index - 2 * this->past(row)));
+          if (!this->make(x, made, limit, y)) {
             y = x.x;
             unproven |= 1u << i;
           }
@@ -129,7 +141,7 @@ struct RingResults : WindowResults<W> {
       }
 #pragma unroll 1
       for (; unproven != 0; unproven &= unproven - 1) {
-        const uint32_t row = offset + (__ffs(static_cast<int>(unproven)) - 1) * stride;
+        const uint32_t row = row_of(__ffs(static_cast<int>(unproven)) - 1);
         const int64_t bytes = bytes_from(at, lane, this->past(row));
         float* const to = reinterpret_cast<float*>(place_of(row));
 #pragma unroll 1

@@ -3,7 +3,7 @@
 // Window n of a block's steps is kColumns columns from a multiple of kBytes on in the output, which are other columns
 // in each step: up to kColumns - 1 further to the left. Tile n of sums is that of kColumns columns, `shift` columns to
 // the left of where window n would have them if its steps began at such multiples; it is complete once window n is
-// loaded. Window n is divided by what tiles n and n + 1 have.
+// loaded. Window n is divided by what tiles n and n + 1 have. Where windows are whole, their columns are their tiles'.
 #pragma once
 
 #include "../call.h"
@@ -14,13 +14,15 @@
 namespace l1norm::cuda {
 namespace column_ring_kernel {
 
-// Windows of so many columns, of input alone or of input and its result's gradient, few or many at a time.
-template <int kWindowColumns, bool kOfGradients, bool kManySlots>
+// Windows of so many columns, of input alone or of input and its result's gradient, few or many at a time, whole or
+// not.
+template <int kWindowColumns, bool kOfGradients, bool kManySlots, bool kAreWhole>
 struct Windows {
   static constexpr int kColumns = kWindowColumns;
   static constexpr bool kBackward = kOfGradients;
   static constexpr bool kMany = kManySlots;
-  static constexpr WindowSize kSize{kColumns, kBackward, kMany};
+  static constexpr bool kWhole = kAreWhole;
+  static constexpr WindowSize kSize{kColumns, kBackward, kMany, kWhole};
   static constexpr int kMostSlots = kSize.most_slots();
   static constexpr int kTiles = kSize.tiles();
   static constexpr int kExchangers = kSize.exchangers();
@@ -56,6 +58,9 @@ struct Layout {
   int windows;                                 // of all planes
   int a_plane;                                 // of those
   int steps;                                   // of a block
+  // Steps before the walk over them jumps, and bytes besides: of whole windows.
+  int run;
+  int64_t input_jump, grad_jump, output_jump;
   int slots;
   int slot_bytes;
   int teams;
@@ -64,24 +69,25 @@ struct Layout {
   int lag;         // tiles behind its own that a window waits for
   bool asks_wide;  // for what lies beside a narrow window in a wide one
   int clusters;
-  Divider by_plane, by_slots;
+  Divider by_plane, by_slots, by_run;
 };
 
-// What columns are divided by. Words of two neighbours from an even column on, and from an odd one on.
-template <int kKnown, bool kBackward>
+// What columns are divided by. Words of two neighbours from an even column on, and, of windows that are not whole, from
+// an odd one on.
+template <int kKnown, int kWords, bool kBackward>
 struct Known {
-  float2 divisors[2][kKnown];  // in two words
+  float2 divisors[kWords][kKnown];  // in two words
   double2 totals[kKnown];
 };
-template <int kKnown>
-struct Known<kKnown, true> {
-  double inverses[2][kKnown];
-  double throughs[2][kKnown];
+template <int kKnown, int kWords>
+struct Known<kKnown, kWords, true> {
+  double inverses[kWords][kKnown];
+  double throughs[kWords][kKnown];
 };
 
 template <class W>
 struct Tables {
-  Known<W::kKnown, W::kBackward> results;
+  Known<W::kKnown, W::kWhole ? 1 : 2, W::kBackward> results;
   double2 added[kWindowAdders][W::kColumns];
   double2 handed[W::kTiles][kWindowCluster][W::kOwned];
   uint64_t full[W::kMostSlots][W::kParts], empty[W::kMostSlots][W::kParts], hands[W::kTiles], known[W::kTiles];
@@ -122,8 +128,6 @@ struct Place {
     ++plane;
     return true;
   }
-  // Whether steps may begin or end in it.
-  __device__ __forceinline__ bool is_edge(const Layout& l) const { return window == 0 || window >= l.a_plane - 2; }
 };
 
 // Once this thread's copies so far are there; the barrier counts threads.
@@ -180,27 +184,40 @@ struct Ring {
   // Steps ahead of a part's.
   __device__ __forceinline__ int steps_ahead(int part) const { return min(W::warps_ahead(part) * l.held, steps); }
   __device__ __forceinline__ Offsets plane_of(const Place& at) const { return c.geometry.rows.around_small(at.plane); }
-  __device__ __forceinline__ char* output_of(const Place& at, int64_t step) const {
-    return static_cast<char*>(c.output) + plane_of(at).output * int64_t{sizeof(float)} + step * l.output_step;
+  // Steps of the block, which has so many, lie `apart` bytes from each other, and where the walk jumps `jump` besides.
+  __device__ __forceinline__ int64_t jumps_before(int step) const {
+    return W::kWhole ? l.by_run.quotient(static_cast<uint32_t>(first_step) + static_cast<uint32_t>(step)) : 0;
   }
-  __device__ __forceinline__ const char* input_of(const Place& at, int64_t step) const {
-    return static_cast<const char*>(c.input) + plane_of(at).input * int64_t{sizeof(float)} + step * l.input_step;
+  __device__ __forceinline__ int64_t offset_of(int step, int64_t apart, int64_t jump) const {
+    return (first_step + step) * apart + jumps_before(step) * jump;
   }
-  __device__ __forceinline__ const char* grad_of(const Place& at, int64_t step) const {
-    return static_cast<const char*>(c.grad) + plane_of(at).grad * int64_t{sizeof(float)} + step * l.grad_step;
+  // Steps of the run that a step is in, ahead of it.
+  __device__ __forceinline__ int ahead_in_run(int step) const {
+    return static_cast<int>(first_step + step - jumps_before(step) * l.run);
   }
+  __device__ __forceinline__ char* output_of(const Place& at, int step) const {
+    return static_cast<char*>(c.output) + plane_of(at).output * int64_t{sizeof(float)} +
+           offset_of(step, l.output_step, l.output_jump);
+  }
+  // Whether steps may begin or end in a window.
+  __device__ __forceinline__ bool is_edge(const Place& at) const {
+    return !W::kWhole && (at.window == 0 || at.window >= l.a_plane - 2);
+  }
+  __device__ __forceinline__ int shift() const { return W::kWhole ? 0 : l.shift; }
   // Bytes from the multiple of W::kBytes ahead of a step's first column.
-  static __device__ __forceinline__ int past(uintptr_t output) { return static_cast<int>(output) & (W::kBytes - 1); }
+  static __device__ __forceinline__ int past(uintptr_t output) {
+    return W::kWhole ? 0 : static_cast<int>(output) & (W::kBytes - 1);
+  }
   static __device__ __forceinline__ int past(const char* output) { return past(reinterpret_cast<uintptr_t>(output)); }
   // That multiple.
   static __device__ __forceinline__ char* window_of(uintptr_t output) {
     return reinterpret_cast<char*>(output & ~uintptr_t{W::kBytes - 1});
   }
   // Two words of each of a pair of columns, of that index times 8.
-  template <typename Pair, typename Word>
-  static __device__ __forceinline__ Pair words_of(const Word (&words)[2][W::kKnown], int index) {
+  template <typename Pair, typename Word, int kWords>
+  static __device__ __forceinline__ Pair words_of(const Word (&words)[kWords][W::kKnown], int index) {
     const char* const from = reinterpret_cast<const char*>(words) + (index & (W::kKnown * 8 - 16)) +
-                             (index & 8) * (static_cast<int>(sizeof words[0]) / 8);
+                             (kWords == 1 ? 0 : (index & 8) * (static_cast<int>(sizeof words[0]) / 8));
     return *reinterpret_cast<const Pair*>(from);
   }
   // Whether an element lies so many bytes from a step's first column.

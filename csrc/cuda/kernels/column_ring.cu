@@ -63,11 +63,11 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
   Layout l{};
   l.columns = rows.size[last];
   l.all_steps = row.count;
-  l.input_step = bytes_of(row.stride[0].input);
-  l.grad_step = bytes_of(row.stride[0].grad);
-  l.output_step = bytes_of(row.stride[0].output);
+  l.input_step = bytes_of(row.stride[row.dims - 1].input);
+  l.grad_step = bytes_of(row.stride[row.dims - 1].grad);
+  l.output_step = bytes_of(row.stride[row.dims - 1].output);
   l.windows = static_cast<int>(plan.windows);
-  l.a_plane = static_cast<int>(windows_of(l.columns, W::kColumns));
+  l.a_plane = static_cast<int>(windows_of(l.columns, W::kColumns, W::kWhole));
   l.steps = plan.steps;
   l.slots = plan.slots;
   l.slot_bytes = plan.steps * W::kStepBytes;
@@ -76,6 +76,14 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
   l.clusters = plan.clusters;
   l.by_plane = Divider(static_cast<uint32_t>(l.a_plane));
   l.by_slots = Divider(static_cast<uint32_t>(l.slots));
+  l.run = static_cast<int>(row.size[row.dims - 1]);
+  l.by_run = Divider(static_cast<uint32_t>(l.run));
+  if (row.dims == 2) {
+    const auto jump = [&](int64_t Offsets::* of) { return bytes_of(row.stride[0].*of - l.run * (row.stride[1].*of)); };
+    l.input_jump = jump(&Offsets::input);
+    l.grad_jump = jump(&Offsets::grad);
+    l.output_jump = jump(&Offsets::output);
+  }
   // Where all steps begin alike, a window's columns are its tile's.
   bool alike = l.output_step % W::kBytes == 0;
   for (int d = 0; d < last; ++d) alike &= rows.stride[d].output % W::kColumns == 0;
@@ -93,10 +101,18 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
                                  static_cast<double2*>(scratch));
 }
 
-template <int kColumns>
+template <int kColumns, bool kWhole>
 auto launch_of(bool backward, bool many) {
-  if (backward) return many ? launch<Windows<kColumns, true, true>> : launch<Windows<kColumns, true, false>>;
-  return many ? launch<Windows<kColumns, false, true>> : launch<Windows<kColumns, false, false>>;
+  const auto of = [&](auto grads) {
+    constexpr bool kBackward = decltype(grads)::value;
+    return many ? launch<Windows<kColumns, kBackward, true, kWhole>>
+                : launch<Windows<kColumns, kBackward, false, kWhole>>;
+  };
+  return backward ? of(std::true_type{}) : of(std::false_type{});
+}
+template <int kColumns>
+auto launch_of(bool backward, bool many, bool whole) {
+  return whole ? launch_of<kColumns, true>(backward, many) : launch_of<kColumns, false>(backward, many);
 }
 
 }  // namespace column_ring_kernel
@@ -104,9 +120,9 @@ auto launch_of(bool backward, bool many) {
 cudaError_t column_ring(const Call& c, const ColumnRingPlan& plan, void* scratch, cudaStream_t stream) {
   using namespace column_ring_kernel;
   const bool backward = c.grad != nullptr, many = plan.slots > kFewWindowSlots;
-  const auto start = plan.columns == kWideWindow     ? launch_of<kWideWindow>(backward, many)
-                     : plan.columns == kNarrowWindow ? launch_of<kNarrowWindow>(backward, many)
-                                                     : launch_of<kNarrowestWindow>(backward, many);
+  const auto start = plan.columns == kWideWindow     ? launch_of<kWideWindow>(backward, many, plan.whole)
+                     : plan.columns == kNarrowWindow ? launch_of<kNarrowWindow>(backward, many, plan.whole)
+                                                     : launch_of<kNarrowestWindow, false>(backward, many);
   return start(c, plan, scratch, stream);
 }
 
