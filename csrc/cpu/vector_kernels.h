@@ -51,7 +51,7 @@ struct OfRows {
                             bool streaming) {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
     for (int64_t l = 0; l < e.lines; ++l) {
-      const Gradient gradient = ColumnGradients<Type>{d}.at(l);
+      const RowGradient<Type> gradient{d, l};
       const auto run_line_of = [&](const auto& differences) {
         run_any_line(differences, e.n, g.ahead == x.ahead ? x.ahead : 0, streaming,
                      static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
@@ -59,11 +59,11 @@ struct OfRows {
       if constexpr (kInFloats<Type>) {
         if (d.float_inverse[l] != 0.0f) {
           run_line_of(
-              FloatDifferences<Type, RowGradient<Type>, float>{{gradient}, d.float_inverse[l], d.float_through[l]});
+              FloatDifferences<Type, RowGradient<Type>, float>{gradient, d.float_inverse[l], d.float_through[l]});
           continue;
         }
       }
-      run_line_of(Differences<Type, RowGradient<Type>>{{gradient}});
+      run_line_of(Differences<Type, RowGradient<Type>>{gradient});
     }
   }
 
