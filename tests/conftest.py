@@ -29,6 +29,12 @@ HAS_CUDA = torch.cuda.is_available() and bool(l1norm._C.build_info()["cuda"])
 DEVICES = ["cpu"] + (["cuda"] if HAS_CUDA else [])
 
 
+def pytest_configure():
+    """Workers of pytest-xdist share the processors; two threads each, so that work is shared all the same."""
+    workers, threads = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), torch.get_num_threads()
+    torch.set_num_threads(min(threads, max(2, threads // workers)))
+
+
 def pytest_report_header(config):
     return f"l1norm: {l1norm._C.build_info()}, devices {DEVICES}"
 
