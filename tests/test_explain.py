@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import inspect
+import math
 import warnings
 from types import SimpleNamespace
 
@@ -44,7 +45,7 @@ def h200(monkeypatch):
 
     def plan(*arguments, at_packs, in_place, lattice=None, beside=None, run=None, turned=None, rounds=None, **device):
         assert device == GPUS["H200"]
-        asked.append((*arguments, at_packs, in_place, lattice))
+        asked.append((*arguments, at_packs, in_place, lattice, beside))
         return {"kernel": "warp"}
 
     monkeypatch.setattr(_C, "plan", plan)
@@ -52,9 +53,9 @@ def h200(monkeypatch):
     def ask(input, dim=1, dtype=None, out=None):
         dims = [] if dim is None else [d % input.dim() for d in ([dim] if isinstance(dim, int) else dim)]
         _explain._cuda_plan(input, dims, dtype or input.dtype, out)
-        rows, length, number, held, dense, aligned, at_packs, in_place, lattice = asked.pop()
+        rows, length, number, held, dense, aligned, at_packs, in_place, lattice, beside = asked.pop()
         found = {"shape": (rows, length), "number": number, "held": held, "dense": dense, "aligned": aligned}
-        return found | {"at_packs": at_packs, "in_place": in_place, "lattice": lattice}
+        return found | {"at_packs": at_packs, "in_place": in_place, "lattice": lattice, "beside": beside}
 
     return ask
 
@@ -210,7 +211,7 @@ def test_a_gpus_properties_are_what_the_plan_asks_for(name, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plan_is_asked_for_what_is_there(dtype, h200):
     found = h200(place((8, 100), 0, dtype))
-    lattice = found.pop("lattice")
+    lattice, _ = found.pop("lattice"), found.pop("beside")
     assert found == {
         "shape": (8, 100),
         "number": NUMBER[dtype],
@@ -259,6 +260,16 @@ def test_a_lattice_is_of_packs_where_all_is_aligned(h200):
         step = max(x.stride(0), apart.stride(0)) * 4
         assert h200(x, 0, out=apart)["lattice"] == (128, 64, 128, 1, 4, False, False, False, step, 64)
     assert h200(x, 0, dtype=torch.float64)["lattice"] is None
+
+
+def test_columns_are_multiples_of_what_the_result_starts_from(h200):
+    x = torch.zeros(64, 128)
+    assert h200(x, 0)["beside"] == (128, True, 0, 128)  # a new result begins at a multiple of 256 bytes
+    for offset in (0, 4, 8, 16, 32, 64):
+        out = place((64, 128), offset)
+        start = out.data_ptr() % 256 // 4
+        alike = (out.data_ptr() - x.data_ptr()) % 16 == 0
+        assert h200(x, 0, out=out)["beside"] == ((128, True, 0, math.gcd(128, start)) if alike else (0, False, 0, 1))
 
 
 def test_rows_are_dense_where_they_follow_each_other(h200):

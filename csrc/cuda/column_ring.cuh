@@ -179,8 +179,7 @@ struct RingSums : Ring<W> {
             for (int step = first; step < end; step += kStride) {
 #pragma unroll
               for (int k = 0; k < kColumnsALane; ++k) {
-                // Negative numbers are large: the lesser one of both is none of those, or both are and it is the
-                // second.
+                // Negative numbers are large: the lesser one is none of those, or both are and it is the second.
                 const uint32_t offset = static_cast<uint32_t>(base + before + k * 128);
                 const char* const place = row + static_cast<int>(__viaddmin_u32(offset, wrap, offset));
                 take(k, bits_at(place), W::kBackward ? bits_at(place + W::kBytes) : 0);

@@ -17,7 +17,7 @@ constexpr int kNarrowWindow = 32;
 constexpr int kNarrowestWindow = 16;
 constexpr int kWindowCluster = 8;        // blocks, each of which adds up as many of a window's columns
 constexpr int kMostWindowClusters = 16;  // whose sums a warp adds up
-constexpr int kShortestWindowRun = 32;   // steps
+constexpr int kShortestWindowRun = 32;   // steps; warps go on by fewer, so that one run at most ends in between
 // Warps of a block, and some that tell each other sums. Those that divide hold some steps each of a window.
 constexpr int kWindowLoaders = 3;
 constexpr int kWindowAdders = 6;

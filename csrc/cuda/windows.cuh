@@ -184,14 +184,15 @@ struct Ring {
   // Steps ahead of a part's.
   __device__ __forceinline__ int steps_ahead(int part) const { return min(W::warps_ahead(part) * l.held, steps); }
   __device__ __forceinline__ Offsets plane_of(const Place& at) const { return c.geometry.rows.around_small(at.plane); }
-  // Steps of the block, which has so many, lie `apart` bytes from each other, and where the walk jumps `jump` besides.
+  // Runs that end ahead of a step of the block.
   __device__ __forceinline__ int64_t jumps_before(int step) const {
     return W::kWhole ? l.by_run.quotient(static_cast<uint32_t>(first_step) + static_cast<uint32_t>(step)) : 0;
   }
+  // Bytes from a plane's first step to it, where steps lie `apart` from each other, and runs of them `jump` further.
   __device__ __forceinline__ int64_t offset_of(int step, int64_t apart, int64_t jump) const {
     return (first_step + step) * apart + jumps_before(step) * jump;
   }
-  // Steps of the run that a step is in, ahead of it.
+  // Steps of its run ahead of it.
   __device__ __forceinline__ int ahead_in_run(int step) const {
     return static_cast<int>(first_step + step - jumps_before(step) * l.run);
   }
