@@ -47,6 +47,9 @@ struct Walk {
     return s.input == elements && s.grad == elements && s.output == elements;
   }
 
+  // Elements that a walk of two loops jumps besides its steps, from round to round of the inner one.
+  int64_t jump(int64_t Offsets::* of) const { return stride[0].*of - size[1] * (stride[1].*of); }
+
   // Where indices fit 31 bits: divisions take a fifth of the time.
   L1NORM_WALK Offsets at_small(int index) const { return locate(static_cast<uint32_t>(index), dims - 1); }
 

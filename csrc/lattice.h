@@ -143,7 +143,7 @@ inline bool are_beside(const Lattice& l, int64_t pack) {
          steps.dims == 1 && are_alike(units, units.dims, pack) && are_alike(steps, steps.dims, pack);
 }
 
-// alike: input, grad and output start equally far from a pack; start: elements from there to the output's.
+// alike: input, grad and output start equally far from a pack; start: as make_lattice() has it.
 inline Beside beside_of(const Geometry& g, int64_t pack, bool alike, int64_t start) {
   const Walk &rows = g.rows, &row = g.row;
   const int last = rows.dims - 1;
@@ -154,10 +154,9 @@ inline Beside beside_of(const Geometry& g, int64_t pack, bool alike, int64_t sta
   for (int d = 0; d < last; ++d) multiple = std::gcd(multiple, rows.stride[d].output);
   for (int d = 0; d < row.dims; ++d) multiple = std::gcd(multiple, row.stride[d].output);
   if (row.dims == 2) {
-    const auto jump = [&](int64_t Offsets::* of) -> int64_t {
-      return std::llabs(row.stride[0].*of - row.size[1] * (row.stride[1].*of));
-    };
-    return {columns, false, std::max(jump(&Offsets::input), jump(&Offsets::output)), multiple};
+    const int64_t jump =
+        std::max<int64_t>(std::llabs(row.jump(&Offsets::input)), std::llabs(row.jump(&Offsets::output)));
+    return {columns, false, jump, multiple};
   }
   const bool follow = last == 0 || (last == 1 && rows.has_stride(0, columns * row.count) &&
                                     rows.stride[0].denominator == columns * rows.stride[1].denominator);

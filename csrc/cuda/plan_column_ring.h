@@ -96,7 +96,7 @@ inline bool plan_column_ring(const LatticeShape& s, bool backward, const Device&
   // The most of them: of narrow windows, more than three are faster by a tenth or two (36000 x 20001 0.62 to 0.75,
   // 45000 x 65536 0.71 to 0.75; gradients of 40000 x 65535 0.56 to 0.70).
   const auto slots_of = [&](int columns) {
-    for (int slots = plan.whole ? kMostWholeSlots : kMostWindowSlots; slots >= kFewWindowSlots; --slots) {
+    for (int slots = WindowSize{columns, backward, true, plan.whole}.most_slots(); slots >= kFewWindowSlots; --slots) {
       const WindowSize size = window_size(columns, backward, slots, plan.whole);
       if (steps > size.most_steps()) continue;
       if (size.tables_bytes() + slots * steps * size.step_bytes() <= device.shared_bytes) return slots;

@@ -79,10 +79,9 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
   l.run = static_cast<int>(row.size[row.dims - 1]);
   l.by_run = Divider(static_cast<uint32_t>(l.run));
   if (row.dims == 2) {
-    const auto jump = [&](int64_t Offsets::* of) { return bytes_of(row.stride[0].*of - l.run * (row.stride[1].*of)); };
-    l.input_jump = jump(&Offsets::input);
-    l.grad_jump = jump(&Offsets::grad);
-    l.output_jump = jump(&Offsets::output);
+    l.input_jump = bytes_of(row.jump(&Offsets::input));
+    l.grad_jump = bytes_of(row.jump(&Offsets::grad));
+    l.output_jump = bytes_of(row.jump(&Offsets::output));
   }
   // Where all steps begin alike, a window's columns are its tile's.
   bool alike = l.output_step % W::kBytes == 0;
