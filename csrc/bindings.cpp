@@ -272,9 +272,7 @@ pybind11::dict plan(int64_t rows, int64_t length, int dtype, bool held, bool den
       d["teams"] = p.column_ring.teams;
       d["windows"] = p.column_ring.windows;
       d["scratch_bytes"] = p.column_ring.scratch_bytes;
-      d["threads"] =
-          l1norm::cuda::window_size(p.column_ring.columns, backward, p.column_ring.slots, p.column_ring.whole)
-              .threads();
+      d["threads"] = p.column_ring.size(size, backward).threads();
       d["blocks"] = p.column_ring.clusters * l1norm::cuda::kWindowCluster;
       break;
     case Kernel::kTwoPass:

@@ -6,12 +6,13 @@ import pytest
 import torch
 from exact import assert_same_bits
 from samples import Guarded, decided_by_one, make_rows, with_ties
-from turns import assert_alike_from, assert_alike_in_all_settings, gradient, held_by
+from turns import assert_alike_from, assert_alike_in_all_settings, gradient, held_by, placed
 
 import l1norm
 from l1norm import _C
 
 F = torch.float32
+HALVES = [torch.float16, torch.bfloat16]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def assert_alike(x: torch.Tensor, dim: int | tuple[int, ...], cuda: str, g: torc
     assert_same_bits(y, expected)
     assert_same_bits(denominator, m)
     if g is None:
-        g = make_rows("randn", *x.shape, seed=7)
+        g = make_rows("randn", *x.shape, dtype=x.dtype, seed=7)
     dims = [dim] if isinstance(dim, int) else list(dim)
     gx, slopes = gradient(g.to(cuda), there, denominator, dims), gradient(g, x, m, dims)
     # A dot product's last bits depend on its order: once in some millions they are a result's.
@@ -48,6 +49,36 @@ def test_columns(steps, columns, cuda):
     x = make_rows("randn", steps, columns)
     x[steps // 2, columns // 3] = 0
     assert_alike(x, 0, cuda)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("columns", [64, 128, 192, 256, 1088])
+@pytest.mark.parametrize("steps", [2, 9, 121, 1001, 5003])
+def test_columns_of_halves(steps, columns, dtype, cuda):
+    x = make_rows("randn", steps, columns, dtype=dtype)
+    x[steps // 2, columns // 3] = 0
+    assert_alike(x, 0, cuda)
+
+
+# Wide windows and narrow ones, few slots and many, one team of warps and two; planes; runs of steps.
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("shape", "dim"), [((9001, 256), 0), ((16_384, 128), 0), ((20_001, 64), 0), ((23_000, 256), 0),
+                                            ((30_001, 192), 0), ((33_001, 128), 0), ((5, 900, 64), 1),
+                                            ((7, 333, 128), 1), ((7, 3, 50, 64), (0, 2)), ((40, 2, 33, 128), (0, 2)),
+                                            ((5, 9, 700, 192), (0, 2))], ids=str)  # fmt: skip
+def test_blocks_with_steps_of_halves(shape, dim, dtype, cuda):
+    assert_alike(make_rows("lognormal", *shape, dtype=dtype), dim, cuda)
+
+
+# More than blocks hold of gradients.
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("shape", [(45_001, 192), (58_000, 128)], ids=str)
+def test_quotients_of_many_steps_of_halves(shape, dtype, cuda):
+    x = make_rows("lognormal", *shape, dtype=dtype)
+    expected, m = l1norm.l1_norm(x, 0, return_denominator=True)
+    y, denominator = l1norm.l1_norm(held_by("column_ring", x.to(cuda), dim=0), 0, return_denominator=True)
+    assert_same_bits(y, expected)
+    assert_same_bits(denominator, m)
 
 
 # Wide windows and narrower ones, few slots and many, one team of warps and two.
@@ -134,6 +165,52 @@ def test_columns_without_a_fast_path(steps, columns, cuda):
     assert_alike(x, 0, cuda, g)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("steps", [301, 3001, 30_001])
+def test_columns_of_halves_without_a_fast_path(steps, dtype, cuda):
+    info = torch.finfo(dtype)
+    x = make_rows("randn", steps, 704, dtype=dtype)
+    x[:, 0] = 0
+    x[:, 64] = -0.0
+    x[5, 65] = torch.inf
+    x[9, 130] = torch.nan
+    x[:, 200] = info.smallest_normal / 8
+    x[7, 201] = info.smallest_normal / 2
+    x[:, 202] = info.max
+    x[:, 203] *= info.smallest_normal
+    x[:, 204] = x[:, 204].clamp(-1, 1) * info.max
+    x[::2, 300:310] *= 1e-7 if dtype is torch.float16 else 1e-30  # sums that a double has no room for
+    x[::3, 305:320] *= 1e3 if dtype is torch.float16 else 1e20
+    x[:, 400:] = torch.where(x[:, 400:] < 0.5, 0.0, x[:, 400:])
+    g = make_rows("randn", steps, 704, dtype=dtype, seed=2)
+    g[8, 500] = torch.inf
+    g[9, 501] = torch.nan
+    g[:, 502] = 0
+    g[:, 503] *= info.smallest_normal
+    g[:, 504] = g[:, 504].clamp(-1, 1) * info.max
+    assert_alike(x, 0, cuda, g)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("start", [0, 8, 64, 128])
+def test_columns_of_halves_that_begin_at_windows(start, dtype, cuda):
+    x, g = (make_rows("randn", 2, 500, 192, dtype=dtype, seed=seed) for seed in (1, 2))
+    if start % 64 == 0:
+        assert_alike_from(start, "column_ring", x, g, cuda)
+    else:
+        there = placed(x, start, cuda)
+        _C.set_kernel("column_ring")
+        assert l1norm.explain(there, dim=1, out=placed(x, start, cuda)).kernel != "column_ring"
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_all_settings_of_halves(dtype, cuda):
+    x, g = (make_rows("randn", 3, 900, 192, dtype=dtype, seed=seed) for seed in (3, 4))
+    x[1, :, 7] *= 1e-3
+    x[2, :, 9] = 0
+    assert_alike_in_all_settings("column_ring", x, g, cuda)
+
+
 def test_all_settings(cuda):
     x, g = (make_rows("randn", 3, 900, 131, seed=seed) for seed in (3, 4))
     x[1, :, 7] *= 1e-3
@@ -142,17 +219,21 @@ def test_all_settings(cuda):
 
 
 @pytest.mark.parametrize("make", [with_ties, decided_by_one])
-@pytest.mark.parametrize("length", [3000, 1023])
-def test_quotients_in_the_middle_between_two_numbers(length, make, cuda):
-    x = make(length, F, 75).T.contiguous()
+@pytest.mark.parametrize(("length", "dtype"), [(3000, F), (1023, F), *((n, d) for n in (768, 1280) for d in HALVES)],
+                         ids=str)  # fmt: skip
+def test_quotients_in_the_middle_between_two_numbers(length, dtype, make, cuda):
+    x = make(length, dtype, 75 if dtype is F else 128).T.contiguous()
     assert_alike(x, 0, cuda)
 
 
 # Of long columns, and of short ones, whose windows follow each other so fast that blocks get apart.
-@pytest.mark.parametrize("shape", [(32_768, 4097), (32_768, 4096), (8000, 65_536)], ids=str)
-def test_many_windows(shape, cuda):
+@pytest.mark.parametrize(("shape", "dtype"), [((32_768, 4097), F), ((32_768, 4096), F), ((8000, 65_536), F),
+                                              ((32_768, 4096), torch.bfloat16), ((8000, 65_536), torch.bfloat16),
+                                              ((9000, 65_536), torch.float16)], ids=str)  # fmt: skip
+def test_many_windows(shape, dtype, cuda):
     """As another kernel has them."""
-    x, g = (torch.randn(shape, device=cuda, generator=torch.Generator(cuda).manual_seed(seed)) for seed in (5, 6))
+    x, g = (torch.randn(shape, device=cuda, generator=torch.Generator(cuda).manual_seed(seed)).to(dtype)
+            for seed in (5, 6))  # fmt: skip
     _C.set_kernel("strided_relay")
     expected, m = l1norm.l1_norm(x, 0, return_denominator=True)
     slopes = gradient(g, x, m, [0])

@@ -1,11 +1,10 @@
 // What warps of a column ring do ahead of results: they load windows, add up tiles, and tell each other the sums.
 #pragma once
 
-#include "accumulate.cuh"
+#include "column_tally.cuh"
 #include "gradient.cuh"
-#include "quotient.cuh"
 #include "reduce.cuh"
-#include "windows.cuh"
+#include "window_quotients.cuh"
 
 namespace l1norm::cuda {
 namespace column_ring_kernel {
@@ -19,6 +18,8 @@ struct RingSums : Ring<W> {
   using Ring<W>::tables;
   using Ring<W>::memory;
   using Ring<W>::first_step;
+  using typename Ring<W>::Element;
+  static constexpr bool kHalves = sizeof(Element) == 2;
 
   // A lane copies a pack of an operand's window of a step, its neighbours the others, and those of the other operand.
   __device__ __forceinline__ void load(int warp) const {
@@ -34,7 +35,7 @@ struct RingSums : Ring<W> {
     Place at;
     const auto source_of = [&] {
       const Offsets plane = this->plane_of(at);
-      const int64_t offset = (of_grad ? plane.grad : plane.input) * int64_t{sizeof(float)};
+      const int64_t offset = (of_grad ? plane.grad : plane.input) * int64_t{sizeof(Element)};
       return static_cast<const char*>(of_grad ? c.grad : c.input) + offset;
     };
     const char *source = source_of(), *output = this->output_of(at, 0);
@@ -63,9 +64,9 @@ struct RingSums : Ring<W> {
 #pragma unroll 6
           for (; step < end; step += kStride) {
             each([&] {
-              if (W::kColumns == kNarrowWindow && l.asks_wide) {
+              if (W::kBytes == kNarrowWindow && l.asks_wide) {
                 copy_asking_wide(to, from - before);
-              } else if (W::kColumns == kNarrowestWindow) {
+              } else if (W::kBytes == kNarrowestWindow) {
                 copy_asking_line(to, from - before);
               } else {
                 copy_async<Access::kOnce>(to, from - before);
@@ -94,36 +95,63 @@ struct RingSums : Ring<W> {
     }
   }
 
-  // Columns that a lane adds, of whole windows two neighbours, and lanes that share them.
-  static constexpr int kColumnsALane = W::kWhole || W::kColumns > 32 ? 2 : 1;
+  // Columns that a lane adds, of whole windows neighbours, and lanes that share them.
+  static constexpr int kColumnsALane = W::kWhole ? Ring<W>::kAcross : W::kBytes > kNarrowWindow ? 2 : 1;
   static constexpr int kSharers = 32 * kColumnsALane / W::kColumns;
   static __device__ __forceinline__ int column_of(int lane, int k) {
     return W::kWhole ? kColumnsALane * lane + k : lane + 32 * k;
   }
 
-  static __device__ __forceinline__ uint32_t bits_at(const char* place) {
-    return *reinterpret_cast<const uint32_t*>(place);
+  using Mine = Pack<Element, kColumnsALane>;
+
+  template <typename Tally>
+  static __device__ __forceinline__ void extend(Tally& tally, const Pack<Element, 1>& x, const Pack<Element, 1>& g) {
+    if constexpr (W::kBackward) {
+      tally.template extend<1>(&g, &x, 1.0);
+    } else {
+      tally.template extend<1>(&x);
+    }
   }
 
-  // What a lane adds to the sums of its columns of a part. each(take) calls take(k, x, g) for each of them in each of
-  // its steps, where x and g are the bits of elements.
+  // What a lane adds to the sums of its columns of a part. each(take) calls take(x, g) for each of its steps.
   template <typename Each>
   __device__ __forceinline__ void add_up(const Each& each, Sum (&sums)[kColumnsALane]) const {
-    if constexpr (W::kBackward) {
+    if constexpr (kHalves) {
+      using Tallies = std::conditional_t<W::kBackward, DotTally<Element>, ColumnTally<Element>>;
+      Least<Element> least;
+      Sum some[kColumnsALane];
+      const auto add = [&](auto& tallies) {
+        each([&](const Mine& x, const Mine& g) {
+          if (!W::kBackward) note_first<1>(tallies[0], least, &x);
+#pragma unroll
+          for (int k = 0; k < kColumnsALane; ++k)
+            extend(tallies[k], Pack<Element, 1>{{x[k]}}, Pack<Element, 1>{{g[k]}});
+        });
+      };
+      sum_each<Tallies>(least, add, some);
+#pragma unroll
+      for (int k = 0; k < kColumnsALane; ++k) sums[k] = W::kParts == 1 ? some[k] : sums[k] + some[k];
+    } else if constexpr (W::kBackward) {
       DotTally<float> tallies[kColumnsALane];
-      each([&](int k, uint32_t x_bits, uint32_t g_bits) {
-        const Pack<float, 1> x{{__uint_as_float(x_bits)}}, g{{__uint_as_float(g_bits)}};
-        tallies[k].template extend<1>(&g, &x, 1.0);
+      each([&](const Mine& x, const Mine& g) {
+#pragma unroll
+        for (int k = 0; k < kColumnsALane; ++k) {
+          const Pack<float, 1> of_x{{x[k]}}, of_g{{g[k]}};
+          tallies[k].template extend<1>(&of_g, &of_x, 1.0);
+        }
       });
 #pragma unroll
       for (int k = 0; k < kColumnsALane; ++k) accumulate(sums[k], tallies[k].sum().hi);
     } else {
       double some[kColumnsALane] = {};
       uint32_t least = ~0u;
-      each([&](int k, uint32_t bits, uint32_t) {
-        const uint32_t x = bits & 0x7fffffffu;
-        least = __viaddmin_u32(x, ~0u, least);
-        some[k] += __hiloint2double(static_cast<int>(x >> 3), static_cast<int>(bits << 29));
+      each([&](const Mine& packed, const Mine&) {
+#pragma unroll
+        for (int k = 0; k < kColumnsALane; ++k) {
+          const uint32_t bits = __float_as_uint(packed[k]), x = bits & 0x7fffffffu;
+          least = __viaddmin_u32(x, ~0u, least);
+          some[k] += __hiloint2double(static_cast<int>(x >> 3), static_cast<int>(bits << 29));
+        }
       });
       const Least<float> bound{2 * least + 1};
       uint32_t most = 0;
@@ -133,8 +161,9 @@ struct RingSums : Ring<W> {
 #pragma unroll
         for (int k = 0; k < kColumnsALane; ++k) accumulate(sums[k], PlacedFloat::unscaled({some[k], 0.0}).hi);
       } else {
-        each([&](int k, uint32_t bits, uint32_t) {
-          accumulate(sums[k], static_cast<double>(fabsf(__uint_as_float(bits))));
+        each([&](const Mine& x, const Mine&) {
+#pragma unroll
+          for (int k = 0; k < kColumnsALane; ++k) accumulate(sums[k], static_cast<double>(fabsf(x[k])));
         });
       }
     }
@@ -148,7 +177,8 @@ struct RingSums : Ring<W> {
     Turn turns;
     Place at;
     const char* output = this->output_of(at, 0);
-    int last = l.slots - 1;
+    constexpr int kOfWarp = 32 / W::kLanesATaken, kTaken = kWindowAdders / W::kLanesATaken;
+    int last = l.slots - 1, taker = warp;
 #pragma unroll 1
     for (int n = 0; n < l.windows; ++n) {
       Sum sums[kColumnsALane];
@@ -166,24 +196,25 @@ struct RingSums : Ring<W> {
           if constexpr (W::kWhole) {
 #pragma unroll 4
             for (int step = first; step < end; step += kStride) {
-              const char* const place = row + lane * kColumnsALane * 4;
-              const uint2 x = *reinterpret_cast<const uint2*>(place);
-              const uint2 g = W::kBackward ? *reinterpret_cast<const uint2*>(place + W::kBytes) : uint2{};
-              take(0, x.x, g.x);
-              take(1, x.y, g.y);
+              const Mine* const place = reinterpret_cast<const Mine*>(row) + lane;
+              const Mine x = place[0], g = W::kBackward ? place[W::kBytes / sizeof(Mine)] : Mine{};
+              take(x, g);
               row += kStride * W::kStepBytes;
             }
           } else {
             int before = from;
 #pragma unroll 3
             for (int step = first; step < end; step += kStride) {
+              Mine x{}, g{};
 #pragma unroll
               for (int k = 0; k < kColumnsALane; ++k) {
                 // Negative numbers are large: the lesser one is none of those, or both are and it is the second.
                 const uint32_t offset = static_cast<uint32_t>(base + before + k * 128);
                 const char* const place = row + static_cast<int>(__viaddmin_u32(offset, wrap, offset));
-                take(k, bits_at(place), W::kBackward ? bits_at(place + W::kBytes) : 0);
+                x.units[k] = *reinterpret_cast<const float*>(place);
+                if (W::kBackward) g.units[k] = *reinterpret_cast<const float*>(place + W::kBytes);
               }
+              take(x, g);
               before = (before + turn) & (W::kBytes - 1);
               row += kStride * W::kStepBytes;
             }
@@ -195,34 +226,50 @@ struct RingSums : Ring<W> {
         const int done = W::kWhole ? turns.slot : last;
         if (lane_of_warp() == 0 && (W::kWhole || n > 0)) arrive_at(shared_address(&tables.empty[done][part]));
       }
+      // Lanes that share columns add up some of them each, or all what one of them writes.
+      constexpr bool kPart = kSharers == 2 && kColumnsALane > 1;
+      constexpr int kLeft = kPart ? kColumnsALane / 2 : kColumnsALane;
+      int first = 0;
+      if constexpr (kPart) {
+        share_sums<kLeft>(sums, kLanes, first);
+      } else {
 #pragma unroll
-      for (int apart = kLanes; apart < 32; apart *= 2) {
+        for (int apart = kLanes; apart < 32; apart *= 2) {
 #pragma unroll
-        for (int k = 0; k < kColumnsALane; ++k) sums[k] = sums[k] + shuffled(sums[k], apart);
-      }
-      meet_adders();  // none reads what was added of the last tile any more
-#pragma unroll
-      for (int k = 0; k < kColumnsALane; ++k) {
-        if (share == 0) tables.added[warp][column_of(lane, k)] = both_words(sums[k]);
-      }
-      meet_adders();
-      // Two lanes add up what warps have of a column.
-      constexpr int kHalves = 2, kOfWarp = 32 / kHalves;
-      if (warp * kOfWarp < W::kColumns) {
-        const int column = warp * kOfWarp + lane_of_warp() % kOfWarp, half = lane_of_warp() / kOfWarp;
-        Sum sum;
-#pragma unroll
-        for (int of = 0; of < kWindowAdders; of += kHalves) {
-          const double2 words = tables.added[of + half][column];
-          sum = sum + Sum{words.x, words.y};
+          for (int k = 0; k < kColumnsALane; ++k) sums[k] = sums[k] + shuffled(sums[k], apart);
         }
-        sum = sum + shuffled(sum, kOfWarp);
-        if (half == 0) {
+      }
+      const unsigned parity = n % 2;
+      await_phase(shared_address(&tables.taken), parity ^ 1);  // what was added of the last tile
+#pragma unroll
+      for (int k = 0; k < kLeft; ++k) {
+        if (kPart || share == 0) tables.added[warp][column_of(lane, first + k)] = both_words(sums[k]);
+      }
+      __syncwarp();
+      if (lane_of_warp() == 0) arrive_at(shared_address(&tables.written));
+      // By turns, some warps add up what all have.
+      if (taker < W::kTakers) {
+        const int column = taker * kOfWarp + lane_of_warp() % kOfWarp, part = lane_of_warp() / kOfWarp;
+        await_phase(shared_address(&tables.written), parity);
+        Sum parts[kTaken];
+#pragma unroll
+        for (int k = 0; k < kTaken; ++k) {
+          const double2 words = tables.added[k * W::kLanesATaken + part][column];
+          parts[k] = {words.x, words.y};
+        }
+        __syncwarp();
+        if (lane_of_warp() == 0) arrive_at(shared_address(&tables.taken));
+#pragma unroll
+        for (int k = 1; k < kTaken; ++k) parts[0] = parts[0] + parts[k];
+        if (W::kLanesATaken == 2) parts[0] = parts[0] + shuffled(parts[0], kOfWarp);
+        if (part == 0) {
           const int tile = n % W::kTiles, owner = column / W::kOwned;
-          send(mapped_to(shared_address(&tables.handed[tile][rank][column % W::kOwned]), owner), both_words(sum),
+          send(mapped_to(shared_address(&tables.handed[tile][rank][column % W::kOwned]), owner), both_words(parts[0]),
                mapped_to(shared_address(&tables.hands[tile]), owner));
         }
+        taker += kWindowAdders;
       }
+      taker -= W::kTakers;
       last = turns.slot;
       turns.next(l);
       if (at.next(l) && n + 1 < l.windows) output = this->output_of(at, 0);
@@ -252,8 +299,8 @@ struct RingSums : Ring<W> {
       const int64_t at_column = int64_t{at.window} * W::kColumns - this->shift() + rank * W::kOwned + column;
       const bool exists = at_column >= 0 && at_column < l.columns;
       const int64_t denominator = this->plane_of(at).denominator + at_column * denominator_step;
-      RowDivisor<float> divisor{1.0f, 0.0f};
-      if (W::kBackward && exists) divisor = RowDivisor<float>(c, denominator);
+      RowDivisor<Element> divisor{1.0f, 0.0f};
+      if (W::kBackward && exists) divisor = RowDivisor<Element>(c, denominator);
       __syncwarp();
       await_phase(shared_address(&tables.hands[tile]), n / W::kTiles % 2);
       // Not sooner: this block has divided the window whose tile was there before.
@@ -294,7 +341,7 @@ struct RingSums : Ring<W> {
       tell(tile, rank * W::kOwned + column, group, sum, divisor);
       if constexpr (!W::kBackward) {
         if (c.denominator != nullptr && group == 0 && cluster == n % l.clusters && exists) {
-          write_denominator<float>(c, denominator, sum);
+          write_denominator<Element>(c, denominator, sum);
         }
       }
     }
@@ -302,7 +349,7 @@ struct RingSums : Ring<W> {
 
   // Hands what a column of a tile is divided by to the cluster, a group of lanes to some of its blocks.
   __device__ __forceinline__ void tell(int tile, int column, int group, const Sum& sum,
-                                       const RowDivisor<float>& divisor) const {
+                                       const RowDivisor<Element>& divisor) const {
     const int index = tile * W::kColumns + column, before = (index - 1) & (W::kKnown - 1);
     auto& results = tables.results;
     const auto to_each = [&](const auto& send_to) {
@@ -312,8 +359,8 @@ struct RingSums : Ring<W> {
         send_to([&](auto& place, const auto& value) { send(mapped_to(shared_address(&place), peer), value, known); });
       }
     };
-    if constexpr (W::kBackward) {
-      const Gradient gradient = read_gradient<float>(sum, divisor, c);
+    if constexpr (W::kBackward && !kHalves) {
+      const Gradient gradient = read_gradient<Element>(sum, divisor, c);
       to_each([&](const auto& to) {
         to(results.inverses[0][index], gradient.inverse);
         to(results.throughs[0][index], gradient.through);
@@ -323,15 +370,20 @@ struct RingSums : Ring<W> {
         }
       });
     } else {
-      const FloatDivisor m(sum, c.count, c.eps);
-      // An infinite one stands for all that divide_by() is not for; zero and NaN make quotients NaN.
-      float2 words = make_float2(m.hi, m.lo);
-      if (m.is_special) words.y = 0.0f;
-      if (!m.usable) words = make_float2(INFINITY, 0.0f);
+      float2 floats;
+      double2 doubles;
+      if constexpr (W::kBackward) {
+        const HalfSlope<Element> slope(read_gradient<Element>(sum, divisor, c));
+        floats = make_float2(slope.floats.inverse, slope.floats.through);
+        doubles = make_double2(slope.inverse, slope.through);
+      } else {
+        floats = known_floats<Element>(sum, c);
+        doubles = both_words(sum);
+      }
       to_each([&](const auto& to) {
-        to(results.divisors[0][index], words);
-        if constexpr (!W::kWhole) to(results.divisors[1][before], words);
-        to(results.totals[index], both_words(sum));
+        to(results.floats[0][index], floats);
+        if constexpr (!W::kWhole) to(results.floats[1][before], floats);
+        to(results.doubles[index], doubles);
       });
     }
   }

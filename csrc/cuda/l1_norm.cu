@@ -260,9 +260,9 @@ cudaError_t launch(const Call& c, const Plan& plan, cudaStream_t stream) {
       return strided_relay<T>(c, plan.strided_relay, scratch.data(), stream);
     }
     case Kernel::kColumnRing:
-      if constexpr (T == DType::kFloat) {
+      if constexpr (T != DType::kDouble) {
         const Scratch scratch(c.device, static_cast<size_t>(plan.column_ring.scratch_bytes));
-        return column_ring(c, plan.column_ring, scratch.data(), stream);
+        return column_ring<T>(c, plan.column_ring, scratch.data(), stream);
       }
       break;  // none is planned
     case Kernel::kTwoPass:

@@ -224,11 +224,23 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
 // Whole windows of 64 columns: 8192 steps 0.78 and in clusters 0.89, 9216 0.82 and 0.76, 16384 0.86 and 0.82, eight
 // windows of that 0.65 and relayed 0.60; gradients of 4096 0.75 and 0.89, of 6000 0.81 and 0.74, of 16384 0.84 and
 // 0.71. In runs of 128 steps: 8192 0.77 and 0.79, 9216 0.82 and 0.68; gradients of 6000 0.79 and 0.66.
-constexpr int64_t kLeastWholeSteps = 1024;  // of a block, in all whole windows: some 30 MB
+constexpr int64_t kLeastWholeSteps = 1024;      // of a block, in all whole windows: some 30 MB
+constexpr int64_t kLeastWholeHalves = 1 << 15;  // of a block: some 8 MB
+// Whole windows of 128 halves: 8192 steps 0.64 and in clusters 0.71, 9216 0.68 and 0.60, 32768 (of 64) 0.74 and relayed
+// 0.59, two windows of 16384 0.41 and 0.34; gradients of 5120 0.62 and 0.62, of 8192 0.73 and 0.61. Of 64 halves: 16384
+// 0.60 and 0.61, 20480 0.66 and 0.60; gradients of 8192 0.56 and 0.62, of 12288 0.63 and 0.55.
+inline bool are_whole_windows_better(const LatticeShape& s, bool backward, const ColumnRingPlan& plan) {
+  const bool halves = s.element_size == 2, narrow = plan.columns * s.element_size == kNarrowWindow;
+  // In all windows of a block.
+  const bool enough = halves ? plan.windows * plan.columns * plan.steps >= kLeastWholeHalves
+                             : plan.windows * plan.steps >= kLeastWholeSteps;
+  if (!enough) return false;
+  return plan.steps >= (halves && narrow ? (backward ? 90 : 140) : backward ? 48 : 72);
+}
 inline bool are_columns_better_ringed(const LatticeShape& s, bool backward, const ColumnRingPlan& plan) {
-  if (plan.whole) return plan.windows * plan.steps >= kLeastWholeSteps && plan.steps >= (backward ? 48 : 72);
-  if (s.elements > 1) return s.beside.columns >= 15 * kWideWindow && plan.steps >= (backward ? 34 : 64);
-  return s.beside.columns >= 16 * kWideWindow && plan.windows >= 48 && plan.steps >= (backward ? 80 : 130);
+  if (plan.whole) return are_whole_windows_better(s, backward, plan);
+  if (s.elements > 1) return s.beside.columns >= 960 && plan.steps >= (backward ? 34 : 64);
+  return s.beside.columns >= 1024 && plan.windows >= 48 && plan.steps >= (backward ? 80 : 130);
 }
 
 // Smaller tensors have not been measured in few tiles, slabs or relays.

@@ -9,18 +9,33 @@ namespace column_ring_kernel {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
+// What is known of a column with that sum: of float32, a divisor in two words, of which an infinite one stands for all
+// that divide_by() is not for, and zero and NaN make quotients NaN; of halves, bounds of its inverse, or such as prove
+// no quotient.
+template <typename T>
+__device__ __forceinline__ float2 known_floats(const Sum& sum, const Call& c) {
+  if constexpr (sizeof(T) == 2) {
+    const Quotient<T> by(sum, c.count, c.eps);
+    return by.usable ? make_float2(by.above, by.below) : make_float2(INFINITY, 0.0f);
+  } else {
+    const FloatDivisor m(sum, c.count, c.eps);
+    return m.usable ? make_float2(m.hi, m.is_special ? 0.0f : m.lo) : make_float2(INFINITY, 0.0f);
+  }
+}
+
 template <class W>
 struct WindowQuotients : Ring<W> {
   using Ring<W>::c;
   using Ring<W>::l;
   using Ring<W>::tables;
+  using typename Ring<W>::Few;
 
-  // Two neighbours.
-  struct Pair {
-    float2 x;
+  // What a lane holds of a step.
+  struct Held {
+    Few x;
 
-    Pair() = default;
-    __device__ __forceinline__ explicit Pair(const char* at) : x(*reinterpret_cast<const float2*>(at)) {}
+    Held() = default;
+    __device__ __forceinline__ explicit Held(const char* at) : x(*reinterpret_cast<const Few*>(at)) {}
   };
 
   // In two words.
@@ -58,7 +73,7 @@ struct WindowQuotients : Ring<W> {
   // The divisors of the pair of columns of that index times 8.
   using Words = float4;
   __device__ __forceinline__ Words words_at(int index) const {
-    return this->template words_of<float4>(tables.results.divisors, index);
+    return this->template words_of<float4>(tables.results.floats, index);
   }
   struct Made {
     Divisor first, second;
@@ -67,17 +82,66 @@ struct WindowQuotients : Ring<W> {
   };
 
   // False where one is not proven.
-  static __device__ __forceinline__ bool make(const Pair& pair, const Made& by, uint32_t limit, float2& y) {
-    const float2& x = pair.x;
-    const uint32_t differ = divide_by(x.x, by.first, y.x) | divide_by(x.y, by.second, y.y);
-    const uint32_t least = min(2u * __float_as_uint(x.x) - 1u, 2u * __float_as_uint(x.y) - 1u);
+  __device__ __forceinline__ bool make(const Held& held, const Made& by, int, uint32_t limit, Few& y) const {
+    const Few& x = held.x;
+    const uint32_t differ = divide_by(x[0], by.first, y.units[0]) | divide_by(x[1], by.second, y.units[1]);
+    const uint32_t least = min(2u * __float_as_uint(x[0]) - 1u, 2u * __float_as_uint(x[1]) - 1u);
     return (differ == 0) & (least > limit);
   }
 
   // Of an element that stands where its quotient goes.
   __device__ __forceinline__ void make_again(float* place, int column) const {
-    const double2 words = tables.results.totals[column & (W::kKnown - 1)];
+    const double2 words = tables.results.doubles[column & (W::kKnown - 1)];
     *place = exact_quotient(*place, exact_divisor<float>(Sum{words.x, words.y}, c));
+  }
+};
+
+// Of halves, whose windows are whole.
+template <class W>
+struct WindowHalfQuotients : Ring<W> {
+  using Ring<W>::c;
+  using Ring<W>::tables;
+  using typename Ring<W>::Element;
+  using typename Ring<W>::Few;
+  using Held = typename WindowQuotients<W>::Held;
+
+  __device__ __forceinline__ uint32_t limit_of(int) const { return 0; }
+
+  // Bounds of the inverses of four divisors.
+  struct Words {
+    float4 first, second;
+  };
+  __device__ __forceinline__ Words words_at(int index) const {
+    const auto& floats = tables.results.floats;
+    return {this->template words_of<float4>(floats, index), this->template words_of<float4>(floats, index + 16)};
+  }
+  struct Made {
+    Quotient<Element> by[4];
+
+    __device__ __forceinline__ explicit Made(const Words& m) {
+      const float words[] = {m.first.x,  m.first.y,  m.first.z,  m.first.w,
+                             m.second.x, m.second.y, m.second.z, m.second.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        by[k].above = words[2 * k];
+        by[k].below = words[2 * k + 1];
+      }
+    }
+  };
+
+  __device__ __forceinline__ bool make(const Held& held, const Made& made, int, uint32_t, Few& y) const {
+    uint32_t differ = 0;
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      differ |= Quotient<Element>::divide_pair(made.by[2 * u], made.by[2 * u + 1], held.x.units[u], y.units[u]);
+    }
+    return differ == 0;
+  }
+
+  __device__ __forceinline__ void make_again(Element* place, int column) const {
+    const double2 words = tables.results.doubles[column & (W::kKnown - 1)];
+    const Sum sum{words.x, words.y};
+    *place = Exactly<Element>(sum, c).divide(*place, Quotient<Element>(sum, c.count, c.eps));
   }
 };
 

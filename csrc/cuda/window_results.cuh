@@ -10,7 +10,10 @@ namespace column_ring_kernel {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 template <class W>
-using WindowResults = std::conditional_t<W::kBackward, WindowGradients<W>, WindowQuotients<W>>;
+using WindowResults =
+    std::conditional_t<sizeof(typename W::Element) == 2,
+                       std::conditional_t<W::kBackward, WindowHalfGradients<W>, WindowHalfQuotients<W>>,
+                       std::conditional_t<W::kBackward, WindowGradients<W>, WindowQuotients<W>>>;
 
 template <class W>
 struct RingResults : WindowResults<W> {
@@ -18,7 +21,10 @@ struct RingResults : WindowResults<W> {
   using Ring<W>::tables;
   using Ring<W>::memory;
   using Ring<W>::steps;
-  using typename WindowResults<W>::Pair;
+  using typename Ring<W>::Element;
+  using typename Ring<W>::Few;
+  using typename WindowResults<W>::Held;
+  using Ring<W>::kAcross;
 
   // A warp holds a window of its steps in registers until divisors are known: half a warp a narrow one of every other
   // step.
@@ -57,18 +63,18 @@ struct RingResults : WindowResults<W> {
         return static_cast<uint32_t>(this->past(begin)) + of * step + jumps * static_cast<uint32_t>(l.output_jump);
       };
       const uint32_t offset = row_of(0);
-      const int index = (n * W::kColumns + 2 * lane + this->shift()) * 8;
+      const int index = (n * W::kColumns + kAcross * lane + this->shift()) * 8;
       asm("" : "+l"(output));  // else they are made anew in each step
       const auto place_of = [&](uint32_t row) {
-        return reinterpret_cast<float2*>(output + (W::kWhole ? row : row & ~uint32_t{W::kBytes - 1}));
+        return reinterpret_cast<Few*>(output + (W::kWhole ? row : row & ~uint32_t{W::kBytes - 1}));
       };
       uint32_t unproven = 0;
       await_phase(shared_address(&tables.full[slot][part]), filled % 2);
       if (!this->is_edge(at)) {
-        Pair x[W::kHeld];
+        Held x[W::kHeld];
 #pragma unroll
         for (int i = 0; i < W::kHeld; ++i) {
-          if (i < rows) x[i] = Pair(held + i * kAtOnce * W::kStepBytes);
+          if (i < rows) x[i] = Held(held + i * kAtOnce * W::kStepBytes);
         }
         give_up();
         await_tiles();
@@ -80,7 +86,7 @@ struct RingResults : WindowResults<W> {
         int of_run = this->ahead_in_run(first);
         const auto divide_some = [&](int done, const auto&... values) {
           constexpr int kCount = sizeof...(values);
-          const Pair some[] = {values...};
+          const Held some[] = {values...};
           uint32_t rows_of[kCount];
           Words words[kCount];
 #pragma unroll
@@ -95,13 +101,13 @@ struct RingResults : WindowResults<W> {
           }
 #pragma unroll
           for (int k = 0; k < kCount; ++k) {
-            float2 y;
-            const bool proven = this->make(some[k], W::kWhole ? made : Made(words[k]), limit, y);
+            Few y;
+            const bool proven = this->make(some[k], W::kWhole ? made : Made(words[k]), index, limit, y);
             if (!proven) unproven |= 1u << (done + k);
             if (proven) {
-              store_global(place_of(rows_of[k]), y);
+              store_global(place_of(rows_of[k]), bits_of(y));
             } else {
-              store_global(place_of(rows_of[k]), some[k].x);
+              store_global(place_of(rows_of[k]), bits_of(some[k].x));
             }
           }
         };
@@ -111,7 +117,7 @@ struct RingResults : WindowResults<W> {
           divide_some(i, x[i], x[i + 1]);
         }
         if (rows % 2 != 0) {
-          Pair last = x[0];
+          Held last = x[0];
 #pragma unroll
           for (int i = 2; i < W::kHeld; i += 2) {
             if (i + 1 == rows) last = x[i];
@@ -125,17 +131,19 @@ struct RingResults : WindowResults<W> {
 #pragma unroll 1
         for (int i = 0; i < rows; ++i) {
           const uint32_t row = row_of(i);
-          const Pair x(held + i * kAtOnce * W::kStepBytes);
-          float2 y;
+          const Held x(held + i * kAtOnce * W::kStepBytes);
+          Few y;
           const typename WindowResults<W>::Made made(this->words_at(index - 2 * this->past(row)));
-          if (!this->make(x, made, limit, y)) {
+          if (!this->make(x, made, index, limit, y)) {
             y = x.x;
             unproven |= 1u << i;
           }
-          float* const to = reinterpret_cast<float*>(place_of(row));
+          Element* const to = reinterpret_cast<Element*>(place_of(row));
           const int64_t bytes = bytes_from(at, lane, this->past(row));
-          if (this->is_column(bytes)) to[0] = y.x;
-          if (this->is_column(bytes + 4)) to[1] = y.y;
+#pragma unroll
+          for (int k = 0; k < kAcross; ++k) {
+            if (this->is_column(bytes + k * int{sizeof(Element)})) to[k] = y[k];
+          }
         }
         give_up();
       }
@@ -143,15 +151,19 @@ struct RingResults : WindowResults<W> {
       for (; unproven != 0; unproven &= unproven - 1) {
         const uint32_t row = row_of(__ffs(static_cast<int>(unproven)) - 1);
         const int64_t bytes = bytes_from(at, lane, this->past(row));
-        float* const to = reinterpret_cast<float*>(place_of(row));
+        Element* const to = reinterpret_cast<Element*>(place_of(row));
 #pragma unroll 1
-        for (int k = 0; k < 2; ++k) {
-          if (this->is_column(bytes + 4 * k)) this->make_again(to + k, index / 8 - this->past(row) / 4 + k);
+        for (int k = 0; k < kAcross; ++k) {
+          if (W::kWhole || this->is_column(bytes + k * int{sizeof(Element)})) {
+            this->make_again(to + k, index / 8 - this->past(row) / int{sizeof(Element)} + k);
+          }
         }
       }
       __syncwarp();
     }
   }
+
+  static __device__ __forceinline__ uint2 bits_of(const Few& few) { return *reinterpret_cast<const uint2*>(&few); }
 
   // From a step's first column, which lies `past` bytes from a multiple, to the lane's.
   static __device__ __forceinline__ int64_t bytes_from(const Place& at, int lane, int past) {

@@ -8,28 +8,29 @@
 
 #include "../call.h"
 #include "divider.h"
+#include "pack.cuh"
 #include "plan_column_ring.h"
 #include "shared.cuh"
 
 namespace l1norm::cuda {
 namespace column_ring_kernel {
 
-// Windows of so many columns, of input alone or of input and its result's gradient, few or many at a time, whole or
-// not.
-template <int kWindowColumns, bool kOfGradients, bool kManySlots, bool kAreWhole>
+// Windows of so many bytes, of input alone or of input and its result's gradient, few or many at a time, whole or not.
+template <typename T, int kWindowBytes, bool kOfGradients, bool kManySlots, bool kAreWhole>
 struct Windows {
-  static constexpr int kColumns = kWindowColumns;
+  using Element = T;
+  static constexpr int kBytes = kWindowBytes;  // of an operand's window of a step
   static constexpr bool kBackward = kOfGradients;
   static constexpr bool kMany = kManySlots;
   static constexpr bool kWhole = kAreWhole;
-  static constexpr WindowSize kSize{kColumns, kBackward, kMany, kWhole};
+  static constexpr WindowSize kSize{kBytes, sizeof(T), kBackward, kMany, kWhole};
+  static constexpr int kColumns = kSize.columns();
   static constexpr int kMostSlots = kSize.most_slots();
   static constexpr int kTiles = kSize.tiles();
   static constexpr int kExchangers = kSize.exchangers();
   static constexpr int kThreads = kSize.threads();
   static constexpr int kOperands = kSize.operands();
-  static constexpr int kBytes = kColumns * static_cast<int>(sizeof(float));  // of an operand's window of a step
-  static constexpr int kStepBytes = kSize.step_bytes();                      // of all operands
+  static constexpr int kStepBytes = kSize.step_bytes();  // of all operands
   // Parts of a block's steps, which are awaited and given up apart.
   static constexpr int kParts = kSize.parts();
   // Warps that divide ahead of a part's.
@@ -41,10 +42,13 @@ struct Windows {
     return part;
   }
   // Whether warps that divide take their next window once memory has taken what they wrote: where windows are long.
-  static constexpr bool kAwaitsWrites = !kMany || kColumns != kWideWindow;
-  static constexpr int kHeldAtOnce = kWideWindow / kColumns;  // steps that a warp's register has neighbours of
+  static constexpr bool kAwaitsWrites = !kMany || kBytes != kWideWindow;
+  static constexpr int kHeldAtOnce = kWideWindow / kBytes;  // steps that a warp's register has neighbours of
   static constexpr int kHeld = kSize.held() / kHeldAtOnce;
   static constexpr int kKnown = kTiles * kColumns;
+  // Lanes that add up what warps have of a column, and warps of those.
+  static constexpr int kLanesATaken = kColumns <= kWindowAdders * 16 ? 2 : 1;
+  static constexpr int kTakers = kColumns * kLanesATaken / 32;
   static constexpr int kOwned = kColumns / kWindowCluster;  // columns of a tile that a block of a cluster adds up
   static constexpr int kGroups = 32 / kOwned;               // of lanes, which share what is added up of each of them
   static constexpr int kPolled = kMostWindowClusters / kGroups;  // slots of other clusters a lane
@@ -72,13 +76,14 @@ struct Layout {
   Divider by_plane, by_slots, by_run;
 };
 
-// What columns are divided by. Words of two neighbours from an even column on, and, of windows that are not whole, from
-// an odd one on.
-template <int kKnown, int kWords, bool kBackward>
+// What columns are divided by: two floats that nearly all elements need, and two doubles that say all. Words of two
+// neighbours from an even column on, and, of windows that are not whole, from an odd one on.
+template <int kKnown, int kWords, bool kInDoubles>
 struct Known {
-  float2 divisors[kWords][kKnown];  // in two words
-  double2 totals[kKnown];
+  float2 floats[kWords][kKnown];
+  double2 doubles[kKnown];
 };
+// Gradients of float32.
 template <int kKnown, int kWords>
 struct Known<kKnown, kWords, true> {
   double inverses[kWords][kKnown];
@@ -87,10 +92,11 @@ struct Known<kKnown, kWords, true> {
 
 template <class W>
 struct Tables {
-  Known<W::kKnown, W::kWhole ? 1 : 2, W::kBackward> results;
+  Known<W::kKnown, W::kWhole ? 1 : 2, W::kBackward && sizeof(typename W::Element) == 4> results;
   double2 added[kWindowAdders][W::kColumns];
   double2 handed[W::kTiles][kWindowCluster][W::kOwned];
   uint64_t full[W::kMostSlots][W::kParts], empty[W::kMostSlots][W::kParts], hands[W::kTiles], known[W::kTiles];
+  uint64_t written, taken;  // `added`
 };
 template <class W>
 constexpr int kTablesBytes = (static_cast<int>(sizeof(Tables<W>)) + kSharedLine - 1) / kSharedLine * kSharedLine;
@@ -150,8 +156,8 @@ __device__ __forceinline__ void copy_asking_line(void* shared, const void* globa
 __device__ __forceinline__ void copy_element_async(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
-__device__ __forceinline__ void store_global(float2* to, const float2& y) {
-  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(y.x), "f"(y.y) : "memory");
+__device__ __forceinline__ void store_global(void* to, const uint2& y) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(y.x), "r"(y.y) : "memory");
 }
 // Until memory has taken what this warp wrote there, and ahead of it. Without it long windows are taken sooner, and all
 // is slower (32768 x 65535 float32 over dim 0 on an H200 5.3 ms, with it 5.05); of short ones it takes too long (16384
@@ -167,13 +173,17 @@ __device__ __forceinline__ void await_writes(const void* written) {
       "}\n" ::"l"(written)
       : "memory");
 }
-__device__ __forceinline__ void meet_adders() { asm volatile("bar.sync 1, %0;" ::"n"(kWindowAdders * 32) : "memory"); }
 __device__ __forceinline__ void meet_cluster() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 template <class W>
 struct Ring {
+  using Element = typename W::Element;
+  // Neighbours that a lane divides.
+  static constexpr int kAcross = 8 / static_cast<int>(sizeof(Element));
+  using Few = Pack<Element, kAcross>;
+
   const Call& c;
   const Layout& l;
   Tables<W>& tables;
@@ -197,7 +207,7 @@ struct Ring {
     return static_cast<int>(first_step + step - jumps_before(step) * l.run);
   }
   __device__ __forceinline__ char* output_of(const Place& at, int step) const {
-    return static_cast<char*>(c.output) + plane_of(at).output * int64_t{sizeof(float)} +
+    return static_cast<char*>(c.output) + plane_of(at).output * int64_t{sizeof(Element)} +
            offset_of(step, l.output_step, l.output_jump);
   }
   // Whether steps may begin or end in a window.
@@ -222,7 +232,9 @@ struct Ring {
     return *reinterpret_cast<const Pair*>(from);
   }
   // Whether an element lies so many bytes from a step's first column.
-  __device__ __forceinline__ bool is_column(int64_t bytes) const { return bytes >= 0 && bytes < l.columns * 4; }
+  __device__ __forceinline__ bool is_column(int64_t bytes) const {
+    return bytes >= 0 && bytes < l.columns * int64_t{sizeof(Element)};
+  }
 };
 
 #endif

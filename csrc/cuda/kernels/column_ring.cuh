@@ -1,3 +1,6 @@
+// The column ring kernel, instantiated for each dtype by column_ring_*.cu.
+#pragma once
+
 #include "column_ring.h"
 
 #include "../column_ring.cuh"
@@ -28,6 +31,8 @@ __global__ void __launch_bounds__(W::kThreads, 1)
       start_barrier(shared_address(&tables.hands[tile]), 1);
       start_barrier(shared_address(&tables.known[tile]), 1);
     }
+    start_barrier(shared_address(&tables.written), kWindowAdders);
+    start_barrier(shared_address(&tables.taken), W::kTakers);
     show_barriers();
   }
   for (int k = thread; k < static_cast<int>(sizeof tables.results / sizeof(uint4)); k += W::kThreads) {
@@ -59,7 +64,7 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
   static Prepared prepared;
   const Walk &rows = c.geometry.rows, &row = c.geometry.row;
   const int last = rows.dims - 1;
-  const auto bytes_of = [&](int64_t elements) { return elements * static_cast<int64_t>(sizeof(float)); };
+  const auto bytes_of = [&](int64_t elements) { return elements * static_cast<int64_t>(sizeof(typename W::Element)); };
   Layout l{};
   l.columns = rows.size[last];
   l.all_steps = row.count;
@@ -86,8 +91,8 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
   // Where all steps begin alike, a window's columns are its tile's.
   bool alike = l.output_step % W::kBytes == 0;
   for (int d = 0; d < last; ++d) alike &= rows.stride[d].output % W::kColumns == 0;
-  l.shift =
-      alike ? static_cast<int>(reinterpret_cast<uintptr_t>(c.output) / sizeof(float) % W::kColumns) : W::kColumns - 1;
+  l.shift = alike ? static_cast<int>(reinterpret_cast<uintptr_t>(c.output) / sizeof(typename W::Element) % W::kColumns)
+                  : W::kColumns - 1;
   l.lag = alike ? 0 : 1;
   l.asks_wide = !alike;
   const int shared = kTablesBytes<W> + plan.slots * l.slot_bytes;
@@ -100,29 +105,39 @@ cudaError_t launch(const Call& c, const ColumnRingPlan& plan, void* scratch, cud
                                  static_cast<double2*>(scratch));
 }
 
-template <int kColumns, bool kWhole>
-auto launch_of(bool backward, bool many) {
-  const auto of = [&](auto grads) {
-    constexpr bool kBackward = decltype(grads)::value;
-    return many ? launch<Windows<kColumns, kBackward, true, kWhole>>
-                : launch<Windows<kColumns, kBackward, false, kWhole>>;
+using Launch = cudaError_t (*)(const Call&, const ColumnRingPlan&, void*, cudaStream_t);
+
+// Null where there is no kernel.
+template <typename T, int kBytes, bool kWhole>
+Launch launch_of(bool backward, bool many) {
+  const auto of = [&](auto grads, auto slots) -> Launch {
+    using W = Windows<T, kBytes, decltype(grads)::value, decltype(slots)::value, kWhole>;
+    if constexpr (W::kSize.has_kernel()) return launch<W>;
+    return nullptr;
   };
-  return backward ? of(std::true_type{}) : of(std::false_type{});
+  const std::true_type yes;
+  const std::false_type no;
+  return backward ? (many ? of(yes, yes) : of(yes, no)) : many ? of(no, yes) : of(no, no);
 }
-template <int kColumns>
-auto launch_of(bool backward, bool many, bool whole) {
-  return whole ? launch_of<kColumns, true>(backward, many) : launch_of<kColumns, false>(backward, many);
+template <typename T>
+Launch launch_of(const WindowSize& size) {
+  const auto of = [&](auto whole) {
+    constexpr bool kWhole = decltype(whole)::value;
+    return size.bytes == kWideWindow     ? launch_of<T, kWideWindow, kWhole>(size.backward, size.many)
+           : size.bytes == kNarrowWindow ? launch_of<T, kNarrowWindow, kWhole>(size.backward, size.many)
+                                         : launch_of<T, kNarrowestWindow, kWhole>(size.backward, size.many);
+  };
+  return size.whole ? of(std::true_type{}) : of(std::false_type{});
 }
 
 }  // namespace column_ring_kernel
 
+template <DType D>
 cudaError_t column_ring(const Call& c, const ColumnRingPlan& plan, void* scratch, cudaStream_t stream) {
-  using namespace column_ring_kernel;
-  const bool backward = c.grad != nullptr, many = plan.slots > kFewWindowSlots;
-  const auto start = plan.columns == kWideWindow     ? launch_of<kWideWindow>(backward, many, plan.whole)
-                     : plan.columns == kNarrowWindow ? launch_of<kNarrowWindow>(backward, many, plan.whole)
-                                                     : launch_of<kNarrowestWindow, false>(backward, many);
-  return start(c, plan, scratch, stream);
+  using T = typename ElementOf<D>::type;
+  const WindowSize size = plan.size(sizeof(T), c.grad != nullptr);
+  const auto start = column_ring_kernel::launch_of<T>(size);
+  return start == nullptr ? cudaErrorInvalidValue : start(c, plan, scratch, stream);
 }
 
 }  // namespace l1norm::cuda
