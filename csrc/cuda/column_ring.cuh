@@ -1,10 +1,10 @@
-// What warps of a column ring do ahead of results: they load windows, add up tiles, and tell each other the sums.
+// What warps of a column ring do first: they load windows and add up a block's part of tiles.
 #pragma once
 
+#include "access.cuh"
 #include "column_tally.cuh"
-#include "gradient.cuh"
-#include "reduce.cuh"
-#include "window_quotients.cuh"
+#include "dot.cuh"
+#include "windows.cuh"
 
 namespace l1norm::cuda {
 namespace column_ring_kernel {
@@ -169,6 +169,26 @@ struct RingSums : Ring<W> {
     }
   }
 
+  // A lane's columns of a step; base: bytes from the step's window to the first of them, and wrap from what lies so far
+  // ahead of it to where that is, in the window before.
+  static __device__ __forceinline__ void load_mine(const char* step, int base, uint32_t wrap, int lane, bool there,
+                                                   Mine& x, Mine& g) {
+    if constexpr (W::kWhole) {
+      const Mine* const place = reinterpret_cast<const Mine*>(step) + lane;
+      if (there) x = place[0];
+      if (W::kBackward && there) g = place[W::kBytes / sizeof(Mine)];
+    } else {
+#pragma unroll
+      for (int k = 0; k < kColumnsALane; ++k) {
+        // Negative numbers are large: the lesser one is none of those, or both are and it is the second.
+        const uint32_t offset = static_cast<uint32_t>(base + k * 128);
+        const char* const place = step + static_cast<int>(__viaddmin_u32(offset, wrap, offset));
+        if (there) x.units[k] = *reinterpret_cast<const float*>(place);
+        if (W::kBackward && there) g.units[k] = *reinterpret_cast<const float*>(place + W::kBytes);
+      }
+    }
+  }
+
   // A lane adds its columns of a tile, of one step of kWindowAdders; where lanes share columns, of one of so many more.
   __device__ __forceinline__ void add(int warp, int rank) const {
     constexpr int kLanes = W::kColumns / kColumnsALane, kStride = kWindowAdders * kSharers;
@@ -191,33 +211,22 @@ struct RingSums : Ring<W> {
         const int first = this->steps_ahead(part) + warp * kSharers + share, end = this->steps_ahead(part + 1);
         const char* const begin = memory + turns.slot * l.slot_bytes + first * W::kStepBytes;
         const int from = this->past(output + first * l.output_step);
+        // Zeros where a step is not there: loops over what is left of some steps take longer.
         const auto each = [&](const auto& take) {
+          constexpr int kAtOnce = 4;
           const char* row = begin;
-          if constexpr (W::kWhole) {
-#pragma unroll 4
-            for (int step = first; step < end; step += kStride) {
-              const Mine* const place = reinterpret_cast<const Mine*>(row) + lane;
-              const Mine x = place[0], g = W::kBackward ? place[W::kBytes / sizeof(Mine)] : Mine{};
-              take(x, g);
-              row += kStride * W::kStepBytes;
-            }
-          } else {
-            int before = from;
-#pragma unroll 3
-            for (int step = first; step < end; step += kStride) {
-              Mine x{}, g{};
+          int before = from;
+#pragma unroll 1
+          for (int step = first; step < end; step += kAtOnce * kStride) {
+            Mine x[kAtOnce]{}, g[kAtOnce]{};
 #pragma unroll
-              for (int k = 0; k < kColumnsALane; ++k) {
-                // Negative numbers are large: the lesser one is none of those, or both are and it is the second.
-                const uint32_t offset = static_cast<uint32_t>(base + before + k * 128);
-                const char* const place = row + static_cast<int>(__viaddmin_u32(offset, wrap, offset));
-                x.units[k] = *reinterpret_cast<const float*>(place);
-                if (W::kBackward) g.units[k] = *reinterpret_cast<const float*>(place + W::kBytes);
-              }
-              take(x, g);
+            for (int u = 0; u < kAtOnce; ++u) {
+              load_mine(row, base + before, wrap, lane, step + u * kStride < end, x[u], g[u]);
               before = (before + turn) & (W::kBytes - 1);
               row += kStride * W::kStepBytes;
             }
+#pragma unroll
+            for (int u = 0; u < kAtOnce; ++u) take(x[u], g[u]);
           }
         };
         add_up(each, sums);
@@ -273,118 +282,6 @@ struct RingSums : Ring<W> {
       last = turns.slot;
       turns.next(l);
       if (at.next(l) && n + 1 < l.windows) output = this->output_of(at, 0);
-    }
-  }
-
-  // The sum of what groups of lanes have of W::kOwned columns.
-  static __device__ __forceinline__ Sum across_lanes(Sum sum) {
-#pragma unroll
-    for (int lanes = W::kOwned; lanes < 32; lanes *= 2) sum = sum + shuffled(sum, lanes);
-    return sum;
-  }
-
-  // Adds up this block's columns of every kExchangers-th tile, of its cluster and of all, and tells the cluster.
-  __device__ __forceinline__ void exchange(int warp, int rank, int cluster, double2* scratch) const {
-    const int lane = lane_of_warp(), column = lane % W::kOwned, group = lane / W::kOwned;
-    const int count = l.clusters * W::kOwned;
-    const Walk& rows = c.geometry.rows;
-    const int64_t denominator_step = rows.stride[rows.dims - 1].denominator;
-#pragma unroll 1
-    for (int n = warp; n < l.windows; n += W::kExchangers) {
-      const Place at(n, l);
-      const int tile = n % W::kTiles;
-      if (lane == 0) {
-        expect_bytes(shared_address(&tables.hands[tile]), W::kColumns * static_cast<int>(sizeof(double2)));
-      }
-      const int64_t at_column = int64_t{at.window} * W::kColumns - this->shift() + rank * W::kOwned + column;
-      const bool exists = at_column >= 0 && at_column < l.columns;
-      const int64_t denominator = this->plane_of(at).denominator + at_column * denominator_step;
-      RowDivisor<Element> divisor{1.0f, 0.0f};
-      if (W::kBackward && exists) divisor = RowDivisor<Element>(c, denominator);
-      __syncwarp();
-      await_phase(shared_address(&tables.hands[tile]), n / W::kTiles % 2);
-      // Not sooner: this block has divided the window whose tile was there before.
-      if (lane == 0) {
-        expect_bytes(shared_address(&tables.known[tile]), static_cast<int>(sizeof tables.results) / W::kTiles);
-      }
-      Sum sum;
-#pragma unroll
-      for (int of = 0; of < kWindowCluster; of += W::kGroups) {
-        if (of + group >= kWindowCluster) break;
-        const double2 words = tables.handed[tile][of + group][column];
-        sum = sum + Sum{words.x, words.y};
-      }
-      sum = across_lanes(sum);
-      if (l.clusters > 1) {
-        double2* const slots = scratch + (static_cast<int64_t>(n) * kWindowCluster + rank) * count;
-        if (group == 0) publish(slots + cluster * W::kOwned + column, sum);
-        Sum parts[W::kPolled];
-        bool there;
-        do {
-          there = true;
-#pragma unroll
-          for (int i = 0; i < W::kPolled; ++i) parts[i] = peek(slots + min(i * 32 + lane, count - 1));
-#pragma unroll
-          for (int i = 0; i < W::kPolled; ++i) there &= !is_unset(parts[i]);
-        } while (!__all_sync(0xffffffffu, there));
-#pragma unroll
-        for (int i = 0; i < W::kPolled; ++i) {
-          if (i * 32 + lane >= count) parts[i] = Sum{};
-        }
-#pragma unroll
-        for (int apart = 1; apart < W::kPolled; apart *= 2) {
-#pragma unroll
-          for (int i = 0; i + apart < W::kPolled; i += 2 * apart) parts[i] = parts[i] + parts[i + apart];
-        }
-        sum = across_lanes(parts[0]);
-      }
-      tell(tile, rank * W::kOwned + column, group, sum, divisor);
-      if constexpr (!W::kBackward) {
-        if (c.denominator != nullptr && group == 0 && cluster == n % l.clusters && exists) {
-          write_denominator<Element>(c, denominator, sum);
-        }
-      }
-    }
-  }
-
-  // Hands what a column of a tile is divided by to the cluster, a group of lanes to some of its blocks.
-  __device__ __forceinline__ void tell(int tile, int column, int group, const Sum& sum,
-                                       const RowDivisor<Element>& divisor) const {
-    const int index = tile * W::kColumns + column, before = (index - 1) & (W::kKnown - 1);
-    auto& results = tables.results;
-    const auto to_each = [&](const auto& send_to) {
-#pragma unroll
-      for (int peer = group; peer < kWindowCluster; peer += W::kGroups) {
-        const uint32_t known = mapped_to(shared_address(&tables.known[tile]), peer);
-        send_to([&](auto& place, const auto& value) { send(mapped_to(shared_address(&place), peer), value, known); });
-      }
-    };
-    if constexpr (W::kBackward && !kHalves) {
-      const Gradient gradient = read_gradient<Element>(sum, divisor, c);
-      to_each([&](const auto& to) {
-        to(results.inverses[0][index], gradient.inverse);
-        to(results.throughs[0][index], gradient.through);
-        if constexpr (!W::kWhole) {
-          to(results.inverses[1][before], gradient.inverse);
-          to(results.throughs[1][before], gradient.through);
-        }
-      });
-    } else {
-      float2 floats;
-      double2 doubles;
-      if constexpr (W::kBackward) {
-        const HalfSlope<Element> slope(read_gradient<Element>(sum, divisor, c));
-        floats = make_float2(slope.floats.inverse, slope.floats.through);
-        doubles = make_double2(slope.inverse, slope.through);
-      } else {
-        floats = known_floats<Element>(sum, c);
-        doubles = both_words(sum);
-      }
-      to_each([&](const auto& to) {
-        to(results.floats[0][index], floats);
-        if constexpr (!W::kWhole) to(results.floats[1][before], floats);
-        to(results.doubles[index], doubles);
-      });
     }
   }
 };

@@ -6,6 +6,7 @@
 #include "../column_ring.cuh"
 #include "../launch.h"
 #include "../unset.cuh"
+#include "../window_exchange.cuh"
 #include "../window_results.cuh"
 
 namespace l1norm::cuda {
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(W::kThreads, 1)
   } else if (warp < kWindowLoaders + kWindowDividers + kWindowAdders) {
     RingSums<W>{ring}.add(warp - kWindowLoaders - kWindowDividers, rank);
   } else {
-    RingSums<W>{ring}.exchange(warp - kWindowLoaders - kWindowDividers - kWindowAdders, rank, cluster, scratch);
+    RingExchange<W>{ring}.exchange(warp - kWindowLoaders - kWindowDividers - kWindowAdders, rank, cluster, scratch);
   }
   __syncwarp();
   meet_cluster();  // none is written to that has ended
