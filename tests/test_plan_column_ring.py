@@ -96,7 +96,7 @@ def test_other_dtypes_and_layouts_go_elsewhere(name, asking):
         ((4096, 65_536), [0], False, False), ((100, 8192, 301), [1], False, False), ((90_000, 9000), [0], True, False),
         ((130_000, 9000), [0], False, False), ((146, 7168, 64), [1], False, True), ((8, 16_384, 64), [1], True, True),
         ((2, 16_384, 64), [1], False, False), ((56, 146, 128, 64), [0, 2], False, True),
-        ((72, 113, 128, 64), [0, 2], True, True), ((64, 128, 128, 64), [0, 2], True, True),
+        ((72, 113, 128, 64), [0, 2], True, True), ((68, 128, 128, 64), [0, 2], True, True),
         ((7680, 16_384), [0], False, True),
     ],
     ids=str,
