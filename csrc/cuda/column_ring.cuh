@@ -104,6 +104,15 @@ struct RingSums : Ring<W> {
 
   using Mine = Pack<Element, kColumnsALane>;
 
+  // PlacedFloat's, by a multiplication that makes both words.
+  static __device__ __forceinline__ double placed(uint32_t magnitude) {
+    double place;
+    asm("{\n\t.reg .b64 both;\n\tmul.wide.u32 both, %1, 0x20000000;\n\tmov.b64 %0, both;\n\t}"
+        : "=d"(place)
+        : "r"(magnitude));
+    return place;
+  }
+
   template <typename Tally>
   static __device__ __forceinline__ void extend(Tally& tally, const Pack<Element, 1>& x, const Pack<Element, 1>& g) {
     if constexpr (W::kBackward) {
@@ -148,9 +157,9 @@ struct RingSums : Ring<W> {
       each([&](const Mine& packed, const Mine&) {
 #pragma unroll
         for (int k = 0; k < kColumnsALane; ++k) {
-          const uint32_t bits = __float_as_uint(packed[k]), x = bits & 0x7fffffffu;
+          const uint32_t x = __float_as_uint(packed[k]) & 0x7fffffffu;
           least = __viaddmin_u32(x, ~0u, least);
-          some[k] += __hiloint2double(static_cast<int>(x >> 3), static_cast<int>(bits << 29));
+          some[k] += placed(x);
         }
       });
       const Least<float> bound{2 * least + 1};
@@ -190,7 +199,8 @@ struct RingSums : Ring<W> {
   }
 
   // A lane adds its columns of a tile, of one step of kWindowAdders; where lanes share columns, of one of so many more.
-  __device__ __forceinline__ void add(int warp, int rank) const {
+  __device__ __forceinline__ void add(int warp_of_lane, int rank) const {
+    const int warp = __shfl_sync(0xffffffffu, warp_of_lane, 0);  // lest addresses have parts of their own in each lane
     constexpr int kLanes = W::kColumns / kColumnsALane, kStride = kWindowAdders * kSharers;
     const int lane = lane_of_warp() % kLanes, share = lane_of_warp() / kLanes;
     const int turn = static_cast<int>(kStride * l.output_step) & (W::kBytes - 1);
@@ -211,23 +221,27 @@ struct RingSums : Ring<W> {
         const int first = this->steps_ahead(part) + warp * kSharers + share, end = this->steps_ahead(part + 1);
         const char* const begin = memory + turns.slot * l.slot_bytes + first * W::kStepBytes;
         const int from = this->past(output + first * l.output_step);
-        // Zeros where a step is not there: loops over what is left of some steps take longer.
         const auto each = [&](const auto& take) {
           constexpr int kAtOnce = 4;
           const char* row = begin;
-          int before = from;
-#pragma unroll 1
-          for (int step = first; step < end; step += kAtOnce * kStride) {
+          int before = from, left = end - first;
+          const auto take_some = [&](const auto& is_there) {
             Mine x[kAtOnce]{}, g[kAtOnce]{};
 #pragma unroll
             for (int u = 0; u < kAtOnce; ++u) {
-              load_mine(row, base + before, wrap, lane, step + u * kStride < end, x[u], g[u]);
+              load_mine(row + u * kStride * W::kStepBytes, base + before, wrap, lane, is_there(u), x[u], g[u]);
               before = (before + turn) & (W::kBytes - 1);
-              row += kStride * W::kStepBytes;
             }
 #pragma unroll
             for (int u = 0; u < kAtOnce; ++u) take(x[u], g[u]);
+          };
+#pragma unroll 1
+          for (; left > (kAtOnce - 1) * kStride; left -= kAtOnce * kStride) {
+            take_some([](int) { return true; });
+            row += kAtOnce * kStride * W::kStepBytes;
           }
+          // Zeros where a step is not there: a loop over what is left of some steps takes longer.
+          if (left > 0) take_some([&](int u) { return left > u * kStride; });
         };
         add_up(each, sums);
         __syncwarp();
