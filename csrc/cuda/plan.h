@@ -215,18 +215,13 @@ inline Stagger stagger_of(const Plan& plan, const Shape& shape, const Device& de
   return {};
 }
 
-// Whether columns are so long that the ring of windows is the better one, and so many that the first and the last
-// windows of a plane matter little. Of 1 GiB, elements of 8192 steps have 0.71 there and relayed 0.60, of 32768 0.78
-// and 0.58, of 65535 0.70 and 0.59, of 90001 0.68 and 0.61; gradients of 4096 0.66 and 0.60, of 8192 0.75 and 0.60, of
-// 32768 0.69 and 0.53, of 50001 0.67 and 0.43; 1001 columns of 8192 0.46 and 0.41, 100 planes of 301 0.44 and 0.52.
-// Packs of 16384 have 0.84, in clusters of 16 0.80, of 12000 0.73 and 0.78, of 32768 0.85 and relayed 0.69; gradients
-// of 8192 0.78 and in clusters 0.80, of 10000 0.70 and 0.63.
-// Whole windows of 64 columns: 7680 steps 0.79 and in clusters 0.81, 9216 0.83 and 0.77, 16384 0.89 and 0.82, eight
-// windows of that 0.65 and relayed 0.60; gradients of 4096 0.75 and 0.89, of 6000 0.81 and 0.74, of 16384 0.84 and
-// 0.71. In runs of 128 steps: 8192 0.78 and 0.76, 9216 0.82 and 0.68; gradients of 6000 0.79 and 0.66.
 constexpr int64_t kLeastWholeSteps = 1024;      // of a block, in all whole windows: some 30 MB
 constexpr int64_t kLeastWholeHalves = 1 << 15;  // of a block: some 8 MB
-// Whole windows of 128 halves: 8192 steps 0.64 and in clusters 0.71, 9216 0.68 and 0.60, 32768 (of 64) 0.74 and relayed
+
+// Whether a ring of whole windows is better. Of 64 columns: 7680 steps 0.79 and in clusters 0.81, 9216 0.83 and 0.77,
+// 16384 0.89 and 0.82, eight windows of that 0.65 and relayed 0.60; gradients of 4096 0.75 and 0.89, of 6000 0.81 and
+// 0.74, of 16384 0.84 and 0.71. In runs of 128 steps: 8192 0.78 and 0.76, 9216 0.82 and 0.68; gradients of 6000 0.79
+// and 0.66. Of 128 halves: 8192 steps 0.64 and in clusters 0.71, 9216 0.68 and 0.60, 32768 (of 64) 0.74 and relayed
 // 0.59, two windows of 16384 0.41 and 0.34; gradients of 5120 0.62 and 0.62, of 8192 0.73 and 0.61. Of 64 halves: 16384
 // 0.60 and 0.61, 20480 0.66 and 0.60; gradients of 8192 0.56 and 0.62, of 12288 0.63 and 0.55.
 inline bool are_whole_windows_better(const LatticeShape& s, bool backward, const ColumnRingPlan& plan) {
@@ -235,8 +230,16 @@ inline bool are_whole_windows_better(const LatticeShape& s, bool backward, const
   const bool enough = halves ? plan.windows * plan.columns * plan.steps >= kLeastWholeHalves
                              : plan.windows * plan.steps >= kLeastWholeSteps;
   if (!enough) return false;
-  return plan.steps >= (halves && narrow ? (backward ? 90 : 140) : backward ? 48 : 68);
+  if (halves && narrow) return plan.steps >= (backward ? 90 : 140);
+  return plan.steps >= (backward ? 48 : halves ? 72 : 68);
 }
+
+// Whether columns are so long that the ring of windows is the better one, and so many that the first and the last
+// windows of a plane matter little. Of 1 GiB, elements of 8192 steps have 0.71 there and relayed 0.60, of 32768 0.78
+// and 0.58, of 65535 0.70 and 0.59, of 90001 0.68 and 0.61; gradients of 4096 0.66 and 0.60, of 8192 0.75 and 0.60, of
+// 32768 0.69 and 0.53, of 50001 0.67 and 0.43; 1001 columns of 8192 0.46 and 0.41, 100 planes of 301 0.44 and 0.52.
+// Packs of 16384 have 0.84, in clusters of 16 0.80, of 12000 0.73 and 0.78, of 32768 0.85 and relayed 0.69; gradients
+// of 8192 0.78 and in clusters 0.80, of 10000 0.70 and 0.63.
 inline bool are_columns_better_ringed(const LatticeShape& s, bool backward, const ColumnRingPlan& plan) {
   if (plan.whole) return are_whole_windows_better(s, backward, plan);
   if (s.elements > 1) return s.beside.columns >= 960 && plan.steps >= (backward ? 34 : 64);
