@@ -37,6 +37,7 @@ def test_blocks_hold_their_steps(name, backward, dtype, asking):
             assert columns * size in ((64, 128, 256) if size == 4 else (128, 256)), (shape, plan)
             assert shape[-1] % columns == 0 or size == 4, (shape, plan)
             assert 3 <= slots <= (12 if light else 6), (shape, plan)
+            assert slots > 3 or size == 4 or columns == 64, (shape, plan)  # few wide windows of halves have no kernel
             assert plan["clusters"] <= clusters, (shape, plan)
             assert plan["blocks"] == plan["clusters"] * CLUSTER <= device["multiprocessors"], (shape, plan)
             assert plan["blocks"] * held >= steps > (plan["blocks"] - CLUSTER) * held, (shape, plan)

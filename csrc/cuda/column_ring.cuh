@@ -133,8 +133,9 @@ struct RingSums : Ring<W> {
         each([&](const Mine& x, const Mine& g) {
           if (!W::kBackward) note_first<1>(tallies[0], least, &x);
 #pragma unroll
-          for (int k = 0; k < kColumnsALane; ++k)
+          for (int k = 0; k < kColumnsALane; ++k) {
             extend(tallies[k], Pack<Element, 1>{{x[k]}}, Pack<Element, 1>{{g[k]}});
+          }
         });
       };
       sum_each<Tallies>(least, add, some);
