@@ -131,6 +131,15 @@ struct PlacedFloat {
     return __hiloint2double(static_cast<int>((bits & 0x7fffffffu) >> 3), static_cast<int>(bits << 29));
   }
 
+  // Of a magnitude's bits, by a multiplication that makes both words.
+  static __device__ __forceinline__ double multiplied(uint32_t magnitude) {
+    double placed;
+    asm("{\n\t.reg .b64 both;\n\tmul.wide.u32 both, %1, 0x20000000;\n\tmov.b64 %0, both;\n\t}"
+        : "=d"(placed)
+        : "r"(magnitude));
+    return placed;
+  }
+
   static __device__ __forceinline__ Sum unscaled(const Sum& sum) { return Placed<0, 1023 - 127>::unscaled(sum); }
   static __device__ __forceinline__ uint32_t exact_below(const Least<float>& least) { return least.placed_below(); }
 };

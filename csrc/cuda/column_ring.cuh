@@ -19,7 +19,6 @@ struct RingSums : Ring<W> {
   using Ring<W>::memory;
   using Ring<W>::first_step;
   using typename Ring<W>::Element;
-  static constexpr bool kHalves = sizeof(Element) == 2;
 
   // A lane copies a pack of an operand's window of a step, its neighbours the others, and those of the other operand.
   __device__ __forceinline__ void load(int warp) const {
@@ -104,15 +103,6 @@ struct RingSums : Ring<W> {
 
   using Mine = Pack<Element, kColumnsALane>;
 
-  // PlacedFloat's, by a multiplication that makes both words.
-  static __device__ __forceinline__ double placed(uint32_t magnitude) {
-    double place;
-    asm("{\n\t.reg .b64 both;\n\tmul.wide.u32 both, %1, 0x20000000;\n\tmov.b64 %0, both;\n\t}"
-        : "=d"(place)
-        : "r"(magnitude));
-    return place;
-  }
-
   template <typename Tally>
   static __device__ __forceinline__ void extend(Tally& tally, const Pack<Element, 1>& x, const Pack<Element, 1>& g) {
     if constexpr (W::kBackward) {
@@ -125,7 +115,7 @@ struct RingSums : Ring<W> {
   // What a lane adds to the sums of its columns of a part. each(take) calls take(x, g) for each of its steps.
   template <typename Each>
   __device__ __forceinline__ void add_up(const Each& each, Sum (&sums)[kColumnsALane]) const {
-    if constexpr (kHalves) {
+    if constexpr (W::kHalves) {
       using Tallies = std::conditional_t<W::kBackward, DotTally<Element>, ColumnTally<Element>>;
       Least<Element> least;
       Sum some[kColumnsALane];
@@ -160,7 +150,7 @@ struct RingSums : Ring<W> {
         for (int k = 0; k < kColumnsALane; ++k) {
           const uint32_t x = __float_as_uint(packed[k]) & 0x7fffffffu;
           least = __viaddmin_u32(x, ~0u, least);
-          some[k] += placed(x);
+          some[k] += PlacedFloat::multiplied(x);
         }
       });
       const Least<float> bound{2 * least + 1};

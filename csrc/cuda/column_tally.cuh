@@ -48,11 +48,7 @@ class HalfColumnTally {
   double placed_ = 0.0;
 
   static __device__ __forceinline__ double place(const Pack<__half, 1>& element) {
-    double placed;
-    asm("{\n\t.reg .b64 both;\n\tmul.wide.u32 both, %1, 0x20000000;\n\tmov.b64 %0, both;\n\t}"
-        : "=d"(placed)
-        : "r"(__float_as_uint(widen(__habs(element[0])))));
-    return placed;
+    return PlacedFloat::multiplied(__float_as_uint(widen(__habs(element[0]))));
   }
 };
 

@@ -99,7 +99,7 @@ struct RingExchange : Ring<W> {
         send_to([&](auto& place, const auto& value) { send(mapped_to(shared_address(&place), peer), value, known); });
       }
     };
-    if constexpr (W::kBackward && sizeof(Element) == 4) {
+    if constexpr (W::kBackward && !W::kHalves) {
       const Gradient gradient = read_gradient<Element>(sum, divisor, c);
       to_each([&](const auto& to) {
         to(results.inverses[0][index], gradient.inverse);

@@ -53,21 +53,13 @@ struct WindowGradients : Ring<W> {
 
 // Of halves, whose windows are whole.
 template <class W>
-struct WindowHalfGradients : Ring<W> {
+struct WindowHalfGradients : HalfWindows<W> {
   using Ring<W>::tables;
   using typename Ring<W>::Element;
   using typename Ring<W>::Few;
   using Held = typename WindowGradients<W>::Held;
 
-  static __device__ __forceinline__ uint32_t limit_of(int) { return 0; }
-
-  struct Words {
-    float4 first, second;
-  };
-  __device__ __forceinline__ Words words_at(int index) const {
-    const auto& floats = tables.results.floats;
-    return {this->template words_of<float4>(floats, index), this->template words_of<float4>(floats, index + 16)};
-  }
+  using typename HalfWindows<W>::Words;
   struct Made {
     FloatGradient by[4];
     bool in_floats;  // as HalfSlope's, of all four

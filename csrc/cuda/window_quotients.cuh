@@ -104,23 +104,15 @@ struct WindowQuotients : Ring<W> {
 
 // Of halves, whose windows are whole.
 template <class W>
-struct WindowHalfQuotients : Ring<W> {
+struct WindowHalfQuotients : HalfWindows<W> {
   using Ring<W>::c;
   using Ring<W>::tables;
   using typename Ring<W>::Element;
   using typename Ring<W>::Few;
   using Held = typename WindowQuotients<W>::Held;
 
-  __device__ __forceinline__ uint32_t limit_of(int) const { return 0; }
-
   // Bounds of the inverses of four divisors.
-  struct Words {
-    float4 first, second;
-  };
-  __device__ __forceinline__ Words words_at(int index) const {
-    const auto& floats = tables.results.floats;
-    return {this->template words_of<float4>(floats, index), this->template words_of<float4>(floats, index + 16)};
-  }
+  using typename HalfWindows<W>::Words;
   struct Made {
     Quotient<Element> by[4];
 

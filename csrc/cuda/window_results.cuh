@@ -11,8 +11,7 @@ namespace column_ring_kernel {
 
 template <class W>
 using WindowResults =
-    std::conditional_t<sizeof(typename W::Element) == 2,
-                       std::conditional_t<W::kBackward, WindowHalfGradients<W>, WindowHalfQuotients<W>>,
+    std::conditional_t<W::kHalves, std::conditional_t<W::kBackward, WindowHalfGradients<W>, WindowHalfQuotients<W>>,
                        std::conditional_t<W::kBackward, WindowGradients<W>, WindowQuotients<W>>>;
 
 template <class W>

@@ -19,6 +19,7 @@ namespace column_ring_kernel {
 template <typename T, int kWindowBytes, bool kOfGradients, bool kManySlots, bool kAreWhole>
 struct Windows {
   using Element = T;
+  static constexpr bool kHalves = sizeof(T) == 2;
   static constexpr int kBytes = kWindowBytes;  // of an operand's window of a step
   static constexpr bool kBackward = kOfGradients;
   static constexpr bool kMany = kManySlots;
@@ -92,7 +93,7 @@ struct Known<kKnown, kWords, true> {
 
 template <class W>
 struct Tables {
-  Known<W::kKnown, W::kWhole ? 1 : 2, W::kBackward && sizeof(typename W::Element) == 4> results;
+  Known<W::kKnown, W::kWhole ? 1 : 2, W::kBackward && !W::kHalves> results;
   double2 added[kWindowAdders][W::kColumns];
   double2 handed[W::kTiles][kWindowCluster][W::kOwned];
   uint64_t full[W::kMostSlots][W::kParts], empty[W::kMostSlots][W::kParts], hands[W::kTiles], known[W::kTiles];
@@ -234,6 +235,21 @@ struct Ring {
   // Whether an element lies so many bytes from a step's first column.
   __device__ __forceinline__ bool is_column(int64_t bytes) const {
     return bytes >= 0 && bytes < l.columns * int64_t{sizeof(Element)};
+  }
+};
+
+// Of halves, which are in range whatever they are.
+template <class W>
+struct HalfWindows : Ring<W> {
+  static __device__ __forceinline__ uint32_t limit_of(int) { return 0; }
+
+  // The two floats of each of four columns.
+  struct Words {
+    float4 first, second;
+  };
+  __device__ __forceinline__ Words words_at(int index) const {
+    const auto& floats = this->tables.results.floats;
+    return {this->template words_of<float4>(floats, index), this->template words_of<float4>(floats, index + 16)};
   }
 };
 
