@@ -138,38 +138,17 @@ def test_steps_with_gaps(columns, gap, cuda):
         guarded.assert_only_the_view_was_written()
 
 
-# Of wide windows and narrower ones, whole or not.
-@pytest.mark.parametrize("columns", [700, 704])
-@pytest.mark.parametrize("steps", [3001, 40_001, 70_001])
-def test_columns_without_a_fast_path(steps, columns, cuda):
-    info = torch.finfo(F)
-    x = make_rows("randn", steps, columns)
-    x[:, 0] = 0
-    x[:, 64] = -0.0
-    x[5, 65] = torch.inf
-    x[9, 130] = torch.nan
-    x[:, 200] = info.tiny / 8
-    x[7, 201] = info.tiny / 2
-    x[:, 202] = info.max
-    x[:, 203] *= 1e-35
-    x[:, 204] *= 1e35
-    x[::2, 300:310] *= 1e-30  # sums that a double has no room for
-    x[::3, 305:320] *= 1e20
-    x[:, 400:] = torch.where(x[:, 400:] < 0.5, 0.0, x[:, 400:])
-    g = make_rows("randn", steps, columns, seed=2)
-    g[8, 500] = torch.inf
-    g[9, 501] = torch.nan
-    g[:, 502] = 0
-    g[:, 503] *= 1e-35
-    g[:, 504] *= 1e35
-    assert_alike(x, 0, cuda, g)
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("steps", [301, 3001, 30_001])
-def test_columns_of_halves_without_a_fast_path(steps, dtype, cuda):
+def without_a_fast_path(steps: int, columns: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns, and gradients of results."""
     info = torch.finfo(dtype)
-    x = make_rows("randn", steps, 704, dtype=dtype)
+    small = 1e-35 if dtype is F else info.smallest_normal
+    # Sums that a double has no room for.
+    near, far = (1e-7, 1e3) if dtype is torch.float16 else (1e-30, 1e20)
+
+    def enlarged(values: torch.Tensor) -> torch.Tensor:
+        return values * 1e35 if dtype is F else values.clamp(-1, 1) * info.max
+
+    x = make_rows("randn", steps, columns, dtype=dtype)
     x[:, 0] = 0
     x[:, 64] = -0.0
     x[5, 65] = torch.inf
@@ -177,17 +156,26 @@ def test_columns_of_halves_without_a_fast_path(steps, dtype, cuda):
     x[:, 200] = info.smallest_normal / 8
     x[7, 201] = info.smallest_normal / 2
     x[:, 202] = info.max
-    x[:, 203] *= info.smallest_normal
-    x[:, 204] = x[:, 204].clamp(-1, 1) * info.max
-    x[::2, 300:310] *= 1e-7 if dtype is torch.float16 else 1e-30  # sums that a double has no room for
-    x[::3, 305:320] *= 1e3 if dtype is torch.float16 else 1e20
+    x[:, 203] *= small
+    x[:, 204] = enlarged(x[:, 204])
+    x[::2, 300:310] *= near
+    x[::3, 305:320] *= far
     x[:, 400:] = torch.where(x[:, 400:] < 0.5, 0.0, x[:, 400:])
-    g = make_rows("randn", steps, 704, dtype=dtype, seed=2)
+    g = make_rows("randn", steps, columns, dtype=dtype, seed=2)
     g[8, 500] = torch.inf
     g[9, 501] = torch.nan
     g[:, 502] = 0
-    g[:, 503] *= info.smallest_normal
-    g[:, 504] = g[:, 504].clamp(-1, 1) * info.max
+    g[:, 503] *= small
+    g[:, 504] = enlarged(g[:, 504])
+    return x, g
+
+
+# Of wide windows and narrower ones, whole or not.
+@pytest.mark.parametrize(("steps", "columns", "dtype"),
+                         [*((n, c, F) for n in (3001, 40_001, 70_001) for c in (700, 704)),
+                          *((n, 704, d) for n in (301, 3001, 30_001) for d in HALVES)], ids=str)  # fmt: skip
+def test_columns_without_a_fast_path(steps, columns, dtype, cuda):
+    x, g = without_a_fast_path(steps, columns, dtype)
     assert_alike(x, 0, cuda, g)
 
 
