@@ -171,14 +171,14 @@ inline Call make_rows_of_parts(Call c, int64_t part) {
 }
 
 // Elements of rows that vectors hold side by side though a row's are neighbours. Longer ones are taken one by one, and
-// their lanes added up for a vector of them together. In ns an element of each of two threads, one by one and side by
-// side, with AVX-512: bfloat16 of 12 2.96 and 1.71, of 31 1.61 and 1.09, gradients of 13 3.61 and 3.30, of 16 1.93 and
-// 2.05; float32 of 10 2.25 and 1.95, gradients of 16 2.27 and 1.86, of 23 2.04 and 2.09; float64 of 7 4.31 and 4.09, of
-// 8 3.81 and 4.17.
-constexpr int64_t short_line(int64_t size, bool backward) {
-  if (size == 8) return 7;
-  if (size == 4) return backward ? 16 : 11;
-  return backward ? 15 : 31;
+// their lanes added up for a vector of them together. In ns an element of 48 MiB in two threads, one by one and side by
+// side, with AVX-512: float32 of 11 1.46 and 1.32, gradients of 9 1.84 and 1.75, of 12 1.54 and 1.69, of 16 1.31 and
+// 1.68; float16 of 16 0.78 and 0.75, of 24 0.72 and 0.87; bfloat16 of 31 0.86 and 0.75; gradients of halves of 9 1.23
+// and 1.20, of 15 0.89 and 1.04. Float64, of each thread: of 7 4.31 and 4.09, of 8 3.81 and 4.17.
+constexpr int64_t short_line(DType dtype, bool backward) {
+  if (dtype == DType::kDouble) return 7;
+  if (backward || dtype == DType::kFloat) return 11;
+  return dtype == DType::kHalf ? 17 : 31;
 }
 
 // Bytes of a processor's own second cache and of each thread's part of the last one; 0 where nobody tells.
@@ -231,7 +231,7 @@ inline Layout make_layout(const Call& c, int64_t part, const Blocks& blocks, int
   };
   const bool neighbours =
       g.row.dims <= 1 && l.stride.input == 1 && l.stride.output == 1 && (!backward || l.stride.grad == 1);
-  const int64_t most_side_by_side = neighbours ? short_line(size, backward) : kShortRow;
+  const int64_t most_side_by_side = neighbours ? short_line(c.dtype, backward) : kShortRow;
   t.by_columns = rows > 0 && length > 0 &&
                  (part > 1 || across(&Offsets::output) || across(&Offsets::input) ||
                   (length <= most_side_by_side && rows >= kShortRun));
