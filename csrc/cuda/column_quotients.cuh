@@ -41,6 +41,9 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   static_assert(!kShared || (kKeepsSums && sizeof(T) < 8));
   // Whether sums of halves are no more than known to lie between two floats, which are nearly always one.
   static constexpr bool kBounded = sizeof(T) == 2 && !kKeepsSums;
+  // Whether the last pair that is not proven stays in a register: of float16, where a thread often has one and rarely
+  // two. What was stored comes back from the L2 cache, for which all of a warp waits.
+  static constexpr bool kKeepsLast = kKeepsSums && std::is_same_v<T, __half>;
 
  public:
   using Base::Base;
@@ -52,6 +55,7 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     for (int j = 0; j < kUnits; ++j) load(j, o[j]);
     using Bits = std::conditional_t<kUnits * kSteps * kGroups <= 32, uint32_t, uint64_t>;
     Bits unproven = 0;
+    Few last{};            // of what is not proven
     uint32_t careful = 0;  // units
     Sum totals[kKeepsSums ? kColumns * kUnits : 1];
     [[maybe_unused]] const FloatCount count(c.count, c.eps);
@@ -92,7 +96,7 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       }
       visit<&Offsets::output, kSteps>(way(j), c.geometry.row, static_cast<T*>(c.output) + output,
                                       [&](int u, T* to, bool there) {
-                                        const UnitPack y = divide(j, u, quotients, least, unproven);
+                                        const UnitPack y = divide(j, u, quotients, least, unproven, last);
                                         if (there) *reinterpret_cast<UnitPack*>(to) = y;
                                       });
     }
@@ -100,8 +104,9 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
     for (; careful != 0; careful &= careful - 1) normalize_carefully(__ffs(static_cast<int>(careful)) - 1);
     // What is not proven was stored as it was read, or is still here.
 #pragma unroll 1
-    for (; unproven != 0; unproven &= unproven - 1) {
-      const int bit = __ffsll(static_cast<long long>(unproven)) - 1;
+    for (bool is_last = true; unproven != 0; is_last = false) {
+      const int bit = 63 - __clzll(static_cast<long long>(unproven));
+      unproven &= ~(Bits{1} << bit);
       const int group = bit % kGroups, u = bit / kGroups % kSteps, j = bit / kGroups / kSteps;
       const int step = first_step() + u * sharers();
       if (!exists(j) || step >= static_cast<int>(c.geometry.row.count)) continue;
@@ -111,7 +116,9 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
         T values[kFew];
         // All of them before one waits for another's quotient.
 #pragma unroll
-        for (int k = 0; k < kFew && kKeepsSums; ++k) values[k] = to[f * kFew + k];
+        for (int k = 0; k < kFew && kKeepsSums; ++k) {
+          values[k] = kKeepsLast && is_last ? element_of(last, k)[0] : to[f * kFew + k];
+        }
 #pragma unroll
         for (int k = 0; k < kFew; ++k) divide_one_again(j, u, f * kFew + k, k, totals, values[k], to);
       }
@@ -186,7 +193,7 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
   // The quotients of a step. Sets the bits of what is not proven, which stays as it was read where sums are kept.
   template <typename Bits>
   __device__ __forceinline__ UnitPack divide(int j, int u, const Quotient<T> (&quotients)[kFews][kFew],
-                                             const Least<T>& least, Bits& unproven) const {
+                                             const Least<T>& least, Bits& unproven, Few& last) const {
     UnitPack y;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -201,7 +208,9 @@ class ColumnQuotients : Columns<T, false, kSteps, kColumns, kUnits, kShared> {
       for (int f = group * kGroup; f < (group + 1) * kGroup; ++f) {
         if (kKeepsSums && !proven) y.units[f] = x[j][u].units[f];
       }
-      if (!proven) unproven |= Bits{1} << ((j * kSteps + u) * kGroups + group);
+      if (proven) continue;
+      unproven |= Bits{1} << ((j * kSteps + u) * kGroups + group);
+      if constexpr (kKeepsLast) last = Few{{x[j][u].units[group]}};
     }
     return y;
   }
