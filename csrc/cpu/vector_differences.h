@@ -8,6 +8,11 @@ L1NORM_INLINE Doubles signed_as(Doubles x, Doubles magnitude) {
   return as<Doubles>(((as<Longs>(x) & INT64_MIN) ^ as<Longs>(magnitude)) & (x != 0.0));
 }
 
+// input_gradient(g, x), for a finite `through`, before it is rounded.
+L1NORM_INLINE Doubles differences(Doubles g, Doubles x, Doubles inverse, Doubles through) {
+  return g * inverse - signed_as(x, through);
+}
+
 // Which types' gradients end in floats.
 template <typename Type>
 constexpr bool kInFloats = sizeof(typename Type::Element) == 2;
@@ -134,7 +139,7 @@ struct Differences {
           result = gradient.by_floats(at, g, v);
         }
         if (!Gradient::kInFloats || any(~in_floats)) {
-          const Doubles d = to_doubles(g) * inverse - signed_as(to_doubles(v), through);
+          const Doubles d = differences(to_doubles(g), to_doubles(v), inverse, through);
           const Longs in_doubles = __builtin_convertvector(~in_floats, Longs);
           wrong |= in_doubles & (through - through != 0.0);
           if constexpr (!Type::kRoundsNaN) wrong |= in_doubles & (d != d);
@@ -144,6 +149,25 @@ struct Differences {
       }
     }
     return !any(wrong);
+  }
+};
+
+// The same of a row of floats whose `through` is finite: all that its elements share stays in registers.
+struct FiniteDifferences {
+  template <int vectors>
+  using Result = Floats;
+
+  Doubles inverse, through;
+
+  void each(int64_t, const float*, const float*, float*, int64_t) const {}
+
+  template <int vectors>
+  L1NORM_INLINE bool block(int64_t, const float* g, const float* x, Floats* y) const {
+    for (int k = 0; k < vectors; ++k) {
+      y[k] = to_floats(differences(to_doubles(load<Floats>(g + k * kLanes)), to_doubles(load<Floats>(x + k * kLanes)),
+                                   inverse, through));
+    }
+    return true;
   }
 };
 

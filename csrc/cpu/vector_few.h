@@ -113,7 +113,7 @@ L1NORM_INLINE bool differentiate_few(const Places<float>& g, const Places<float>
     const PlainGradients d = plain_gradients<true>(dot.hi, dot.lo, load<Doubles>(m + i), from(h, i), count, eps);
     if (any(d.through - d.through != 0.0)) return false;
     for (int l = 0; l < lines; ++l) {
-      halves[half][l] = to_floats(of_g[l] * d.inverse - signed_as(of_x[l], d.through));
+      halves[half][l] = to_floats(differences(of_g[l], of_x[l], d.inverse, d.through));
     }
   }
   FloatsOf<kWide> results[kWides][lines];

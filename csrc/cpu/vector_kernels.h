@@ -62,6 +62,11 @@ struct OfRows {
               FloatDifferences<Type, RowGradient<Type>, float>{gradient, d.float_inverse[l], d.float_through[l]});
           continue;
         }
+      } else if constexpr (std::is_same_v<Element, float>) {
+        if (is_finite(d.through[l])) {
+          run_line_of(FiniteDifferences{Doubles{} + d.inverse[l], Doubles{} + d.through[l]});
+          continue;
+        }
       }
       run_line_of(Differences<Type, RowGradient<Type>>{gradient});
     }
