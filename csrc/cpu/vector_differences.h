@@ -56,8 +56,7 @@ struct ColumnGradients {
 };
 
 // The l-th one's, without floats: FloatDifferences has those. Where numbers are, not what they are: each() has an
-// operation in memory, where what is written number by number and read as a whole has to wait (so gradients of rows of
-// 16 to 32 float32 take 0.7 of the time).
+// operation in memory, where what is written number by number and read as a whole has to wait.
 template <typename Type>
 struct RowGradient {
   static constexpr bool kInFloats = false;
@@ -152,7 +151,8 @@ struct Differences {
   }
 };
 
-// The same of a row of floats whose `through` is finite: all that its elements share stays in registers.
+// The same of a row of floats whose `through` is finite: all that its elements share stays in registers (64 float32:
+// 0.79 of the time where the caches hold them).
 struct FiniteDifferences {
   template <int vectors>
   using Result = Floats;

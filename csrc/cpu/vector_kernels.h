@@ -52,23 +52,27 @@ struct OfRows {
     const Places<Element> of_g = places<Element>(g), of_x = places<Element>(x);
     for (int64_t l = 0; l < e.lines; ++l) {
       const RowGradient<Type> gradient{d, l};
-      const auto run_line_of = [&](const auto& differences) {
-        run_any_line(differences, e.n, g.ahead == x.ahead ? x.ahead : 0, streaming,
-                     static_cast<Element*>(y.p) + l * y.step, of_g.at(l), of_x.at(l));
+      const Differences<Type, RowGradient<Type>> differences{gradient};
+      Element* const to = static_cast<Element*>(y.p) + l * y.step;
+      const auto run_line_of = [&](const auto& operation) {
+        run_any_line(operation, e.n, g.ahead == x.ahead ? x.ahead : 0, streaming, to, of_g.at(l), of_x.at(l));
       };
-      if constexpr (kInFloats<Type>) {
-        if (d.float_inverse[l] != 0.0f) {
-          run_line_of(
-              FloatDifferences<Type, RowGradient<Type>, float>{gradient, d.float_inverse[l], d.float_through[l]});
-          continue;
-        }
-      } else if constexpr (std::is_same_v<Element, float>) {
+      if constexpr (std::is_same_v<Element, float>) {
         if (is_finite(d.through[l])) {
           run_line_of(FiniteDifferences{Doubles{} + d.inverse[l], Doubles{} + d.through[l]});
-          continue;
+        } else {
+          differences.each(0, of_g.at(l), of_x.at(l), to, e.n);
         }
+      } else {
+        if constexpr (kInFloats<Type>) {
+          if (d.float_inverse[l] != 0.0f) {
+            run_line_of(
+                FloatDifferences<Type, RowGradient<Type>, float>{gradient, d.float_inverse[l], d.float_through[l]});
+            continue;
+          }
+        }
+        run_line_of(differences);
       }
-      run_line_of(Differences<Type, RowGradient<Type>>{gradient});
     }
   }
 
